@@ -1,0 +1,68 @@
+"""What every importer produces and every analysis consumes: one recording, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """All events of one rank.
+
+    Attributes:
+        key: what reports call the rank: ``"0"``, or ``"pid4242"`` where only the process is known.
+        rank: global rank; -1 where unknown.
+        source: file the events came from, for messages.
+        events: columns of ``specschema.events.COLUMNS`` (those that are all null may be missing), in file order.
+            Invalid device rows (RULES R1) have been dropped.
+        host: host name or hash; None where nothing says it.
+        device: ``"cuda"``, or ``"cpu"`` when CPU operators stand in for device work.
+        invalid: device rows dropped because they had no usable time.
+        cut: activities whose impossible duration was cut at the next start of their stream (RULES R10).
+        world_size: ranks of the recording as the file itself says; None where it does not.
+    """
+
+    key: str
+    rank: int
+    source: str
+    events: pl.DataFrame
+    host: str | None = None
+    device: str = "cuda"
+    invalid: int = 0
+    cut: int = 0
+    world_size: int | None = None
+
+
+@dataclass(frozen=True)
+class RankSource:
+    """A rank that has not been read yet, so that a recording of many ranks never has to fit in memory at once."""
+
+    key: str
+    source: str
+    read: Callable[[], RankTrace]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recording.
+
+    Attributes:
+        name: path the user gave.
+        sources: its ranks, in order of rank.
+        metadata: sections of ``specschema.metadata.SECTIONS`` that the recording has.
+        warnings: one line each, shown to the user under every result; importers and readers append to it.
+    """
+
+    name: str
+    sources: tuple[RankSource, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def ranks(self) -> Iterator[RankTrace]:
+        """Read the ranks one after another."""
+        for source in self.sources:
+            yield source.read()

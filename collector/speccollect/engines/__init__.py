@@ -1,0 +1,1 @@
+"""Which methods of each engine carry which phase."""

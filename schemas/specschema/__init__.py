@@ -1,0 +1,1 @@
+"""The trace format shared by the collector (speccollect) and the analyzer (specanalyze). Depends on pyarrow alone."""
