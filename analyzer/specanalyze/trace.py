@@ -18,11 +18,9 @@ class RankTrace:
         rank: global rank; -1 where unknown.
         source: file the events came from, for messages.
         events: columns of ``specschema.events.COLUMNS`` (those that are all null may be missing), in file order.
-            Invalid device rows (RULES R1) have been dropped.
+            Device rows without a usable time (RULES R1) have a null ``dur_ns``; the analysis drops and counts them.
         host: host name or hash; None where nothing says it.
         device: ``"cuda"``, or ``"cpu"`` when CPU operators stand in for device work.
-        invalid: device rows dropped because they had no usable time.
-        cut: activities whose impossible duration was cut at the next start of their stream (RULES R10).
         world_size: ranks of the recording as the file itself says; None where it does not.
     """
 
@@ -32,8 +30,6 @@ class RankTrace:
     events: pl.DataFrame
     host: str | None = None
     device: str = "cuda"
-    invalid: int = 0
-    cut: int = 0
     world_size: int | None = None
 
 
