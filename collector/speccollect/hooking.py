@@ -1,0 +1,327 @@
+"""Puts wrappers around methods of a server that is not ours, and takes them off again. No file is patched on disk.
+
+A ``HookPoint`` names a method or function, the releases that have it, and the parameters its wrapper reads. ``install``
+wraps what is imported already and waits for the rest through wrapt's post-import hooks, so that nothing is imported
+earlier than the server would and one table serves every process and release. What a process never imports is never
+touched. (SGLang has a hook registry of its own; it imports every target in every process, the HTTP server included,
+can't be undone, and exists from 0.5.11 on only. So this one is used for all releases; the registry's hooks compose.)
+
+The promise to the server: the original runs exactly once whatever our code does, its result and its exceptions pass
+through untouched, and an exception of ours goes to ``recorder.fail``, which disarms. Wrappers run only while armed, and
+never while a CUDA graph is being captured.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+import wrapt
+from packaging.specifiers import SpecifierSet
+
+logger: Final = logging.getLogger("speccollect")
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+"""``wrapper(wrapped, instance, args, kwargs)``; ``wrapped`` is bound to ``instance`` already (wrapt's convention)."""
+
+
+class Recorder(Protocol):
+    """What hook points need of the recorder; ``speccollect.recorder`` has the real one."""
+
+    armed: bool
+
+    def poll(self) -> None:
+        """Reads the control word: arms or disarms. Called where the server's loop comes by, idle or not."""
+
+    def begin_cycle(
+        self,
+        mode: str,
+        batch_size: int,
+        draft_tokens: int | None,
+        request_ids: Sequence[str],
+        context_tokens: int | None,
+    ) -> int:
+        """Opens a cycle and returns its number. ``mode`` is one of ``specschema.phases.CYCLE_MODES``."""
+
+    def end_cycle(self, cycle: int, graph_batch_size: int | None = None) -> None:
+        """Closes the cycle; ``graph_batch_size`` is null when the forward ran eagerly."""
+
+    def begin_phase(self, name: str) -> int:
+        """Opens a phase or sub-phase and returns a token for ``end_phase``."""
+
+    def end_phase(self, token: int) -> None: ...
+
+    def accept(
+        self, cycle: int, accept_lengths: Sequence[int | None], accepted_draft_tokens: Sequence[int | None] | None
+    ) -> None:
+        """Tokens committed for each request of the cycle (rule D8), and the verifier's own count of accepted drafts."""
+
+    def request_finished(self, request_id: str, prompt_tokens: int, completion_tokens: int) -> None: ...
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Logs once and disarms. Never raises."""
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """One method or function of a server, and what to wrap it in."""
+
+    module: str
+    """Module that defines it."""
+    qualname: str
+    """``Class.method`` or ``function``."""
+    wrapper: Callable[[Any], Wrapper]
+    """Makes the wrapper for a recorder."""
+    versions: str = ""
+    """PEP 440 specifier of the releases that have it; empty: all."""
+    parameters: tuple[str, ...] = ()
+    """Parameters that the wrapper reads by name."""
+    polls: bool = False
+    """Whether the recorder reads its control word here first."""
+    optional: bool = False
+    """Whether some builds of these releases lack it, so that its absence is worth no warning."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.{self.qualname}"
+
+    def covers(self, version: str | None) -> bool:
+        """Whether ``version`` has this point. An unknown version (None) may have any: the target itself decides."""
+        return version is None or SpecifierSet(self.versions).contains(version, prereleases=True)
+
+
+@dataclass
+class Installed:
+    """What became of each hook point, by name. ``pending`` ones wait for their module to be imported."""
+
+    patched: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Other releases' points."""
+    missing: list[str] = field(default_factory=list)
+    """Points that this release should have: the module is there, the target or a parameter is not; with the reason."""
+    _bindings: list[_Binding] = field(default_factory=list, repr=False)
+    _removed: bool = False
+
+    def remove(self) -> None:
+        """Puts every original back, last patched first; modules imported later stay as they are."""
+        self._removed = True
+        while self._bindings:
+            self._bindings.pop().undo()
+        self.patched.clear()
+        self.pending.clear()
+
+
+@dataclass
+class _Binding:
+    """One attribute that was replaced."""
+
+    owner: Any
+    attribute: str
+    original: Any
+    replacement: Any
+    inherited: bool
+
+    def undo(self) -> None:
+        if vars(self.owner).get(self.attribute) is not self.replacement:
+            return  # somebody patched over us: taking theirs away would be worse than staying
+        if self.inherited:
+            delattr(self.owner, self.attribute)
+        else:
+            setattr(self.owner, self.attribute, self.original)
+
+
+def install(points: Iterable[HookPoint], recorder: Any, *, version: str | None) -> Installed:
+    """Wraps every point that this release has, now or when its module is imported.
+
+    Args:
+        points: hook points; those of other releases are skipped.
+        recorder: passed to each point's ``wrapper``.
+        version: the server's release; None when unknown: then every point is tried, and absence is no news.
+
+    Returns:
+        What was patched, is pending, skipped or missing; ``remove()`` undoes it all.
+    """
+    installed = Installed()
+    for point in points:
+        if not point.covers(version):
+            installed.skipped.append(point.name)
+            continue
+        installed.pending.append(point.name)
+        quiet = point.optional or version is None
+        patch = functools.partial(_patch_when_imported, point, recorder, installed, quiet)
+        wrapt.register_post_import_hook(patch, point.module)
+    return installed
+
+
+def _patch_when_imported(
+    point: HookPoint, recorder: Any, installed: Installed, quiet: bool, module: ModuleType
+) -> None:
+    """Post-import hook. Must not raise: an exception here would fail the server's import."""
+    if installed._removed:
+        return
+    if point.name in installed.pending:
+        installed.pending.remove(point.name)
+    try:
+        reason = _patch(point, recorder, installed, module)
+    except Exception as error:  # noqa: BLE001  the server's module may be anything; serving goes on without this point
+        reason = f"{type(error).__name__}: {error}"
+    if reason is None:
+        installed.patched.append(point.name)
+    elif quiet:
+        installed.skipped.append(point.name)
+    else:
+        installed.missing.append(f"{point.name}: {reason}")
+        logger.warning("speccollect: %s can't be hooked: %s", point.name, reason)
+
+
+def _patch(point: HookPoint, recorder: Any, installed: Installed, module: ModuleType) -> str | None:
+    """Replaces the target and its from-imported copies; returns why not, or None."""
+    owner: Any = module
+    *classes, attribute = point.qualname.split(".")
+    for part in classes:
+        owner = getattr(owner, part, None)
+        if owner is None:
+            return f"no {part}"
+    original = inspect.getattr_static(owner, attribute, None)
+    if original is None:
+        return f"no {attribute}"
+    lacking = lacking_parameters(getattr(owner, attribute), point.parameters)
+    if lacking:
+        return f"no parameter {', '.join(lacking)}"
+    replacement = wrapt.FunctionWrapper(original, _guard(point, recorder))
+    inherited = bool(classes) and attribute not in vars(owner)
+    _bind(installed, owner, attribute, original, replacement, inherited)
+    if not classes:
+        for other, name in _from_imports(module, original):
+            _bind(installed, other, name, original, replacement, False)
+    return None
+
+
+def _bind(installed: Installed, owner: Any, attribute: str, original: Any, replacement: Any, inherited: bool) -> None:
+    setattr(owner, attribute, replacement)
+    installed._bindings.append(_Binding(owner, attribute, original, replacement, inherited))
+
+
+def lacking_parameters(function: Callable[..., Any], parameters: Sequence[str]) -> list[str]:
+    """Those of ``parameters`` that the function doesn't take by name (a ``**kwargs`` doesn't count as taking them)."""
+    if not parameters:
+        return []
+    known = inspect.signature(function).parameters
+    return [name for name in parameters if name not in known]
+
+
+def _from_imports(module: ModuleType, original: Any) -> list[tuple[ModuleType, str]]:
+    """Modules of the same top package that bound the function before it was wrapped (``from module import f``)."""
+    package = module.__name__.split(".")[0]
+    found = []
+    for name, other in list(sys.modules.items()):
+        if other is None or other is module or not (name == package or name.startswith(package + ".")):
+            continue
+        names = getattr(other, "__dict__", None)
+        if isinstance(names, Mapping):
+            found += [(other, key) for key, value in list(names.items()) if value is original]
+    return found
+
+
+class _Original:
+    """The original of one call: runs at most once, and remembers how it went."""
+
+    __slots__ = ("called", "error", "result", "wrapped")
+
+    def __init__(self, wrapped: Callable[..., Any]) -> None:
+        self.wrapped = wrapped
+        self.called = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.called:
+            if self.error is not None:
+                raise self.error
+            return self.result
+        self.called = True
+        try:
+            self.result = self.wrapped(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        return self.result
+
+
+def _guard(point: HookPoint, recorder: Any) -> Wrapper:
+    """Wraps the point's wrapper so that it keeps the promise of this module, bugs in it included."""
+    wrapper = point.wrapper(recorder)
+    where, polls = point.name, point.polls
+
+    def guard(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if polls:
+            try:
+                recorder.poll()
+            except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                recorder.fail(where, error)
+        if not recorder.armed or capturing():
+            return wrapped(*args, **kwargs)
+        original = _Original(wrapped)
+        failure: Exception | None = None
+        result: Any = None
+        try:
+            result = wrapper(original, instance, args, kwargs)
+        except Exception as error:  # noqa: BLE001  hook boundary: fail open
+            failure = error
+        if failure is not None and failure is not original.error:
+            recorder.fail(where, failure)
+        elif failure is None and not original.called:
+            recorder.fail(where, RuntimeError("the wrapper did not call the original"))
+        if original.error is not None:
+            try:
+                raise original.error
+            finally:
+                # the traceback refers to this frame: without this the server's objects would wait for the collector
+                original.error = failure = None
+        if not original.called:
+            return wrapped(*args, **kwargs)
+        return original.result if failure is not None else result
+
+    return guard
+
+
+def capturing() -> bool:
+    """Whether the calling thread's current CUDA stream is being captured: no range or event belongs in a graph."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_current_stream_capturing())
+
+
+def phase(name: str) -> Callable[[Any], Wrapper]:
+    """Factory of wrappers that record the call as the phase or sub-phase ``name``."""
+
+    def factory(recorder: Any) -> Wrapper:
+        def wrapper(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            token = recorder.begin_phase(name)
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                recorder.end_phase(token)
+
+        return wrapper
+
+    return factory
+
+
+def argument(name: str, position: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The argument ``name`` of a wrapped call, given by keyword or at ``position`` (``self`` not counted).
+
+    Raises:
+        LookupError: the caller gave neither.
+    """
+    if name in kwargs:
+        return kwargs[name]
+    if position < len(args):
+        return args[position]
+    raise LookupError(f"the caller passed no {name}")
