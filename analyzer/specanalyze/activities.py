@@ -1,0 +1,260 @@
+"""Device activities and launch calls of one rank, joined (RULES R1, R2, R3, R10)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from specanalyze.columns import Ints, factorize, integers, of_kind
+from specanalyze.ranges import PHASE_CODE, Ranges
+from specschema.events import DEVICE_KINDS
+from specschema.kernel_classes import classify
+from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, OUTSIDE, UNATTRIBUTED
+
+BUCKET_CODE: Final = {bucket: code for code, bucket in enumerate(BUCKETS)}
+"""Bucket -> code used in arrays."""
+
+GRAPH_LAUNCH: Final = re.compile(r"^(cuda|cu|hip)GraphLaunch(_ptsz|_v\d+)*$")
+"""Launch calls whose activities form one graph replay; Nsight Systems and CUPTI add ``_vNNNN``, ``_ptsz``."""
+
+IMPOSSIBLE_OVERLAP: Final = 3
+"""RULES R10: a duration that runs past this many later starts of its own stream is impossible."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launch calls that have at least one valid activity, in file order.
+
+    Attributes:
+        start: ns.
+        range: index of the innermost recognised range that encloses the call on its own thread, -1 where none.
+        first, last: first start and last end of its activities, ns.
+        activities: how many it has.
+        graph: True for a graph launch.
+        thread: (pid, tid) index of the ranges, -1 for a thread without ranges.
+    """
+
+    start: Ints
+    range: Ints
+    first: Ints
+    last: Ints
+    activities: Ints
+    graph: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True)
+class Activities:
+    """Valid device activities of one rank, in file order.
+
+    Attributes:
+        start, end: ns; impossible durations already cut.
+        stream: stream id.
+        bucket: code of BUCKET_CODE.
+        phase: code of PHASE_CODE: the phase of the launch call, ``outside`` or ``unattributed``.
+        launch: index into ``launches``, -1 where no launch call was recorded.
+        range: index of the recognised range it belongs to, -1 where none.
+        name: code into ``names``.
+        names: distinct kernel names.
+        subclass: finer class of each of ``names``.
+        classified: False where no rule knew the name.
+        row: row of the activity in ``rows``.
+        rows: the frame of device rows, for the other columns.
+        launches: launch calls with activities.
+        graph_call_start, graph_call_range: all graph launch calls of the recording, with or without activities:
+            start in ns and innermost recognised range (-1: none), in file order.
+        invalid: rows dropped because they have no usable time.
+        cut: durations cut.
+    """
+
+    start: Ints
+    end: Ints
+    stream: Ints
+    bucket: Ints
+    phase: Ints
+    launch: Ints
+    range: Ints
+    name: Ints
+    names: tuple[str, ...]
+    subclass: tuple[str, ...]
+    classified: NDArray[np.bool_]
+    row: Ints
+    rows: pl.DataFrame
+    launches: Launches
+    graph_call_start: Ints
+    graph_call_range: Ints
+    invalid: int
+    cut: int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def cut_impossible(start: Ints, end: Ints, stream: Ints) -> tuple[Ints, int]:
+    """Cut durations that run past three or more later starts of their own stream (RULES R10).
+
+    Args:
+        start, end: ns.
+        stream: key of the stream (device included).
+
+    Returns:
+        The ends, cut at the next start on their stream, and how many were cut.
+    """
+    end = end.copy()
+    cut = 0
+    order = np.lexsort((start, stream))
+    if not len(order):
+        return end, 0
+    bounds = np.flatnonzero(np.diff(stream[order], prepend=stream.min() - 1, append=stream.max() + 1))
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a stream
+        rows = order[low:high]
+        starts = start[rows]
+        after = np.searchsorted(starts, starts, side="right")
+        overlapped = np.searchsorted(starts, end[rows], side="left") - after
+        bad = np.flatnonzero(overlapped >= IMPOSSIBLE_OVERLAP)
+        end[rows[bad]] = starts[after[bad]]
+        cut += len(bad)
+    return end, cut
+
+
+def _classes(rows: pl.DataFrame) -> tuple[Ints, tuple[str, ...], tuple[str, ...], Ints, NDArray[np.bool_]]:
+    """name code, names, subclass a name, bucket code and "classified" of each device row, looking at each name once."""
+    name, names = factorize(rows, "name")
+    op, ops = factorize(rows, "op")
+    kind, kinds = factorize(rows, "kind")
+    pair = (op + 1) * max(len(names), 1) + name
+    used, inverse = np.unique(pair, return_inverse=True)
+    bucket_of_pair = np.empty(len(used), dtype=np.int64)
+    known = np.empty(len(used), dtype=bool)
+    subclasses = [""] * len(names)
+    for i, code in enumerate(used.tolist()):  # one turn a distinct name
+        o, n = divmod(code, max(len(names), 1))
+        found = classify(names[n], ops[o - 1] if o else None)
+        bucket_of_pair[i] = BUCKET_CODE[found.bucket]
+        known[i] = found.rule is not None
+        subclasses[n] = found.subclass
+    bucket, classified = bucket_of_pair[inverse], known[inverse]
+    copies = np.isin(kind, [k for k, text in enumerate(kinds) if text in ("memcpy", "memset")])
+    return (
+        name,
+        tuple(names),
+        tuple(subclasses),
+        np.where(copies, BUCKET_CODE["memcpy"], bucket),
+        classified | copies,
+    )
+
+
+def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
+    """Join a rank's device activities with their launch calls, and these with the phase ranges.
+
+    Args:
+        events: one rank's events.
+        ranges: the rank's recognised ranges.
+    """
+    rows = of_kind(events, DEVICE_KINDS)
+    start, duration = integers(rows, "start_ns", 0), integers(rows, "dur_ns", -1)
+    row = np.flatnonzero(duration >= 0)
+    invalid = len(start) - len(row)
+    valid = rows[row] if invalid else rows
+    start = start[row]
+    stream = integers(valid, "stream", -1)
+    stream_key = np.unique(np.stack([integers(valid, "device", 0), stream], axis=1), axis=0, return_inverse=True)[1]
+    end, cut = cut_impossible(start, start + duration[row], stream_key.reshape(-1).astype(np.int64))
+    name, names, subclasses, bucket, classified = _classes(valid)
+
+    calls = of_kind(events, ("launch",))
+    call_start = integers(calls, "start_ns", 0)
+    launch_of, used = _match(integers(valid, "correlation", -1), integers(calls, "correlation", -1), calls)
+    call_range = ranges.innermost(_threads(calls, ranges), call_start)
+    is_graph = _graph_calls(calls)
+
+    count = len(used)
+    first = np.full(count, np.iinfo(np.int64).max, dtype=np.int64)
+    last = np.full(count, np.iinfo(np.int64).min, dtype=np.int64)
+    joined = launch_of >= 0
+    np.minimum.at(first, launch_of[joined], start[joined])
+    np.maximum.at(last, launch_of[joined], end[joined])
+    launches = Launches(
+        call_start[used],
+        call_range[used],
+        first,
+        last,
+        np.bincount(launch_of[joined], minlength=count).astype(np.int64),
+        is_graph[used],
+    )
+    phase = np.full(len(start), PHASE_CODE[UNATTRIBUTED], dtype=np.int64)
+    of_range = np.full(len(start), -1, dtype=np.int64)
+    of_range[joined] = launches.range[launch_of[joined]]
+    range_phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE])  # index -1: in no range
+    phase[joined] = range_phase[of_range[joined]]
+    graph_call = np.flatnonzero(is_graph)
+    return Activities(
+        start,
+        end,
+        stream,
+        bucket,
+        phase,
+        launch_of,
+        of_range,
+        name,
+        names,
+        subclasses,
+        classified,
+        row,
+        rows,
+        launches,
+        call_start[graph_call],
+        call_range[graph_call],
+        invalid,
+        cut,
+    )
+
+
+def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Launch call of each activity.
+
+    Returns:
+        index into ``used`` per activity (-1: none), and ``used``: rows of ``calls`` that have an activity, in file order.
+    """
+    known = np.flatnonzero(call_correlation != -1)
+    # Of two calls with one id (never seen from one profiler) the earlier row counts.
+    distinct, first_row = np.unique(call_correlation[known], return_index=True)
+    if not len(distinct):
+        return np.full(len(correlation), -1, dtype=np.int64), np.empty(0, dtype=np.int64)
+    at = np.minimum(np.searchsorted(distinct, correlation), len(distinct) - 1)
+    hit = (distinct[at] == correlation) & (correlation != -1)
+    call = np.where(hit, known[first_row[at]], -1)
+    used = np.unique(call[hit])
+    return np.where(hit, np.searchsorted(used, call), -1), used
+
+
+def _threads(calls: pl.DataFrame, ranges: Ranges) -> Ints:
+    """Thread index of each call among the threads that have ranges, -1 for other threads."""
+    pid, tid = integers(calls, "pid", 0), integers(calls, "tid", 0)
+    thread = np.full(len(pid), -1, dtype=np.int64)
+    for number, (p, t) in enumerate(ranges.threads):
+        thread[(pid == p) & (tid == t)] = number
+    return thread
+
+
+def _graph_calls(calls: pl.DataFrame) -> NDArray[np.bool_]:
+    codes, names = factorize(calls, "name")
+    graph = np.array([bool(GRAPH_LAUNCH.match(name)) for name in names] + [False], dtype=bool)
+    return graph[codes]
+
+
+def compute_code(bucket: Ints) -> NDArray[np.bool_]:
+    """Which bucket codes are of the compute tier."""
+    return np.isin(bucket, [BUCKET_CODE[b] for b in COMPUTE_BUCKETS])
+
+
+def communication_code(bucket: Ints) -> NDArray[np.bool_]:
+    """Which bucket codes are of the communication tier."""
+    return np.isin(bucket, [BUCKET_CODE[b] for b in COMMUNICATION_BUCKETS])

@@ -1,0 +1,68 @@
+"""From a recording to its partitions: the pipeline, in order, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from specanalyze.activities import Activities, join_activities
+from specanalyze.cpu_operators import join_cpu_operators
+from specanalyze.partition import Partition, partition
+from specanalyze.ranges import Ranges, recognised_ranges
+from specanalyze.trace import RankTrace, Trace
+
+
+@dataclass(frozen=True)
+class WindowAnalysis:
+    """One stretch of one rank in which device activity was recorded.
+
+    Attributes:
+        window: number of the profiler window.
+        ranges: recognised host ranges.
+        activities: device activities, joined with their launch calls.
+        partition: the exact partition; None where no range is recognised.
+    """
+
+    window: int
+    ranges: Ranges
+    activities: Activities
+    partition: Partition | None
+
+
+@dataclass(frozen=True)
+class RankAnalysis:
+    """One rank: its windows, and its rows outside any window (untraced cycles, requests, nodes)."""
+
+    trace: RankTrace
+    windows: tuple[WindowAnalysis, ...]
+
+
+def analyse_rank(rank: RankTrace, phase_map: Mapping[str, str] | None = None) -> RankAnalysis:
+    """Recognise ranges, join device work with launches and phases, and partition each window.
+
+    Args:
+        rank: one rank's events.
+        phase_map: regular expression -> phase for range names that are not built in.
+    """
+    numbers = [0]
+    frames = [rank.events]
+    if "window" in rank.events.columns:
+        known = rank.events.filter(pl.col("window").is_not_null())
+        if known.height:
+            numbers = sorted(known.get_column("window").unique().to_list())
+            frames = [known] if len(numbers) == 1 else [known.filter(pl.col("window") == n) for n in numbers]
+    join = join_cpu_operators if rank.device == "cpu" else join_activities
+    windows = []
+    for number, events in zip(numbers, frames, strict=True):
+        ranges = recognised_ranges(events, phase_map)
+        activities = join(events, ranges)
+        windows.append(WindowAnalysis(number, ranges, activities, partition(ranges, activities)))
+    return RankAnalysis(rank, tuple(windows))
+
+
+def analyse(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Iterator[RankAnalysis]:
+    """Analyse the ranks one after another; a caller that keeps only its own reduction keeps memory flat."""
+    for rank in trace.ranks():
+        yield analyse_rank(rank, phase_map)

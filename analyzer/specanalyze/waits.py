@@ -1,0 +1,285 @@
+"""Waiting and transfer of collectives across ranks (RULES R7, design rule D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.activities import Activities, communication_code
+from specanalyze.columns import Ints, integers, texts
+from specanalyze.ranges import PHASE_CODE, Ranges
+from specschema.phases import CYCLE, LEAF_PHASES
+
+MATCH_PHASES: Final = (*LEAF_PHASES, CYCLE)
+"""Phases whose replays are counted and matched with the other ranks'."""
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One rank's communication kernels, as far as matching needs them.
+
+    Attributes:
+        key: the rank's key in reports.
+        host: host name or hash; None counts as the same host as every other None.
+        kernels: columns index (of the activity), start_ns, end_ns, name, group, group_ranks, seq, phase (code),
+            replay (n-th graph launch call of its phase, -1 outside replays), position (n-th in its replay).
+        replays: (phase code) -> communication kernels of each replay, replays without records included as 0.
+    """
+
+    key: str
+    rank: int
+    host: str | None
+    kernels: pl.DataFrame
+    replays: dict[int, Ints]
+
+
+@dataclass
+class Waits:
+    """What matching the ranks' collectives says.
+
+    Attributes:
+        collectives: one row a collective and rank: collective (number in order of time), matched_by (``seq`` or
+            ``replay``), phase, group, seq, replay, position, rank (key), name, start_ns, end_ns, dur_ns,
+            wait_ns (null where the match is void), transfer_ns, complete, voided.
+        unmatched: rank key -> communication kernels not matched with the other ranks'.
+        voided: collectives whose match failed the test of the ends.
+        voided_by_phase: the same by phase.
+        missing: (group, seq, missing rank) of groups without a record of one of their ranks.
+        reasons: why replays of a phase were not matched, one line each.
+        offsets: rank key -> median difference of collective ends to the first rank's, ns, where hosts differ.
+        offset_spread: rank key -> median absolute deviation of that difference, ns.
+    """
+
+    collectives: pl.DataFrame
+    unmatched: dict[str, int]
+    voided: int
+    missing: list[tuple[str, int, int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    offsets: dict[str, int] = field(default_factory=dict)
+    offset_spread: dict[str, int] = field(default_factory=dict)
+
+
+def communication_of(
+    key: str, rank: int, host: str | None, ranges: Ranges, activities: Activities, window: int = 0
+) -> Communication:
+    """Pick one rank's communication kernels and place them in the replays of their phases.
+
+    Replays are counted by their launch calls, with or without records; calls in no recognised range form no replay here.
+    """
+    index = np.flatnonzero(communication_code(activities.bucket))
+    launch = activities.launch[index]
+    launches = activities.launches
+    range_phase = np.append(ranges.phase, -1)
+    call_phase = range_phase[activities.graph_call_range]
+    order = np.lexsort((np.arange(len(call_phase)), activities.graph_call_start))
+    number_of_call = np.full(len(call_phase), -1, dtype=np.int64)
+    counts: dict[int, int] = {}
+    for code in (PHASE_CODE[p] for p in MATCH_PHASES):
+        mine = order[call_phase[order] == code]
+        number_of_call[mine] = np.arange(len(mine))
+        counts[code] = len(mine)
+    # A graph launch with activities is found among the calls by its start: two calls of one process never start together
+    # on one thread, and of two that do the earlier row counts for both.
+    replay = np.full(len(index), -1, dtype=np.int64)
+    if len(launches) and len(call_phase):
+        in_graph = (launch >= 0) & launches.graph[launch]
+        by_start = np.lexsort((np.arange(len(call_phase)), activities.graph_call_start))
+        at = np.searchsorted(activities.graph_call_start[by_start], launches.start[launch[in_graph]])
+        replay[in_graph] = number_of_call[by_start[at]]
+    phase = activities.phase[index]
+    replay[~np.isin(phase, list(counts))] = -1
+    position = np.full(len(index), -1, dtype=np.int64)
+    replays: dict[int, Ints] = {}
+    for p, count in counts.items():
+        members = np.flatnonzero((phase == p) & (replay >= 0))
+        members = members[np.lexsort((index[members], activities.start[index[members]], replay[members]))]
+        sizes = np.bincount(replay[members], minlength=count).astype(np.int64)
+        position[members] = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        replays[p] = sizes
+    rows = activities.rows[activities.row[index]]
+    kernels = pl.DataFrame(
+        {
+            "index": index,
+            "start_ns": activities.start[index],
+            "end_ns": activities.end[index],
+            "name": texts(rows, "name"),
+            "group": texts(rows, "group"),
+            "seq": integers(rows, "seq", -1),
+            "phase": phase,
+            "replay": replay,
+            "position": position,
+        },
+        schema_overrides={"name": pl.String, "group": pl.String},
+    )
+    ranks = rows.get_column("group_ranks") if "group_ranks" in rows.columns else pl.Series([None] * rows.height)
+    kernels = kernels.with_columns(ranks.cast(pl.List(pl.Int32)).alias("group_ranks"), pl.lit(window).alias("window"))
+    return Communication(key, rank, host, kernels, replays)
+
+
+def match(ranks: Sequence[Communication]) -> Waits | None:
+    """Match the collectives of all ranks; None with fewer than two ranks, where waiting is unknown."""
+    if len(ranks) < 2:
+        return None
+    tables = [r.kernels.with_columns(pl.lit(i, dtype=pl.Int64).alias("who")) for i, r in enumerate(ranks)]
+    all_kernels = pl.concat(tables)
+    result = Waits(pl.DataFrame(), {r.key: 0 for r in ranks}, 0)
+    by_seq, missing = _matched_by_seq(all_kernels, ranks)
+    result.missing.extend(missing)
+    by_replay = _matched_by_replay(all_kernels, ranks, result.reasons)
+    matched = pl.concat([by_seq, by_replay])
+    matched = _tested(matched, ranks)
+    for i, r in enumerate(ranks):
+        result.unmatched[r.key] = r.kernels.height - matched.filter(pl.col("who") == i).height
+    result.collectives = _named(matched, ranks)
+    result.voided = matched.filter(pl.col("voided")).get_column("collective").n_unique()
+    _estimate_offsets(matched, ranks, result)
+    return result
+
+
+def _matched_by_seq(
+    kernels: pl.DataFrame, ranks: Sequence[Communication]
+) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
+    """Eager collectives: same process group and sequence number, once a rank."""
+    # A group known by name only is taken to be one group; groups of one name but other members are told apart.
+    keyed = kernels.filter(pl.col("seq") >= 0, pl.col("replay") < 0).with_columns(
+        pl.concat_str(
+            pl.col("group").fill_null(""),
+            pl.col("group_ranks").cast(pl.List(pl.String)).list.join(",").fill_null(""),
+            separator="|",
+        ).alias("_group")
+    )
+    keys = ["_group", "seq", "window"]
+    # A key that a rank shows twice says nothing about which is which: not matched.
+    once = keyed.filter(pl.len().over([*keys, "who"]) == 1)
+    sized = once.with_columns(pl.len().over(keys).alias("have"))
+    sized = sized.filter(pl.col("have") > 1)
+    members = {r.rank: r.key for r in ranks}
+    expected = (
+        pl.when(pl.col("group_ranks").is_not_null())
+        .then(pl.col("group_ranks").list.len())
+        .otherwise(pl.lit(len(members)))
+    )
+    sized = sized.with_columns((pl.col("have") >= expected).alias("complete"), pl.lit("seq").alias("matched_by"))
+    incomplete = sized.filter(~pl.col("complete"))
+    missing: list[tuple[str, int, int]] = []
+    grouped = incomplete.group_by(keys, maintain_order=True).agg(
+        pl.col("who").unique().alias("present"), pl.col("group_ranks").first(), pl.col("group").first().alias("name")
+    )
+    for row in grouped.iter_rows(named=True):  # one turn an incomplete collective
+        present = {ranks[i].rank for i in row["present"]}
+        everyone = row["group_ranks"] if row["group_ranks"] is not None else sorted(members)
+        missing.extend((row["name"] or "", row["seq"], rank) for rank in everyone if rank not in present)
+    return _numbered(sized, keys), missing
+
+
+def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Communication], reasons: list[str]) -> pl.DataFrame:
+    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree."""
+    usable: list[pl.DataFrame] = []
+    for phase in MATCH_PHASES:
+        code = PHASE_CODE[phase]
+        counts = [r.replays.get(code, np.empty(0, dtype=np.int64)) for r in ranks]
+        lengths = [len(c) for c in counts]
+        if not any(c.any() for c in counts):
+            continue
+        if len(set(lengths)) > 1:
+            said = ", ".join(f"rank {r.key}: {n}" for r, n in zip(ranks, lengths, strict=True))
+            reasons.append(f"replays of {phase} differ in number ({said}): none of them is matched")
+            continue
+        sizes = np.stack(counts)
+        agree = np.flatnonzero((sizes == sizes[0]).all(axis=0) & (sizes[0] > 0))
+        odd = int(((sizes != sizes[0]).any(axis=0)).sum())
+        if odd:
+            reasons.append(
+                f"{odd} of {lengths[0]} replays of {phase} differ in their communication kernels: not matched"
+            )
+        usable.append(kernels.filter((pl.col("phase") == code) & pl.col("replay").is_in(agree.tolist())))
+    rows = pl.concat(usable) if usable else kernels.clear()
+    rows = rows.with_columns(
+        pl.lit("").alias("_group"),
+        pl.lit(len(ranks), dtype=pl.UInt32).alias("have"),
+        pl.lit(True).alias("complete"),
+        pl.lit("replay").alias("matched_by"),
+    )
+    return _numbered(rows, ["phase", "replay", "position", "window"])
+
+
+def _numbered(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Give each match an id that is unique within its way of matching."""
+    text = pl.concat_str([pl.col(k).cast(pl.String) for k in keys], separator="/")
+    return rows.with_columns((pl.col("matched_by") + ":" + text).alias("match")).drop("_group", "have")
+
+
+def _tested(matched: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
+    """Test each match by the agreement of ends on hosts that share a clock, number them by time, and split wait and transfer."""
+    hosts = [r.host or "" for r in ranks]
+    host_code = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
+    of_rank = pl.DataFrame({"who": np.arange(len(ranks)), "host": [host_code[h] for h in hosts]}).cast(pl.Int64)
+    rows = matched.join(of_rank, on="who", how="left").with_columns(
+        (pl.col("end_ns") - pl.col("start_ns")).alias("dur_ns")
+    )
+    shortest = pl.col("dur_ns").min().over("match")
+    spread = pl.col("end_ns").max().over("match", "host") - pl.col("end_ns").min().over("match", "host")
+    rows = rows.with_columns(shortest.alias("transfer_ns"), spread.max().over("match").alias("spread_ns"))
+    rows = rows.with_columns((pl.col("spread_ns") > pl.col("transfer_ns")).alias("voided"))
+    first = rows.sort("who", "start_ns", maintain_order=True).unique("match", keep="first", maintain_order=True)
+    numbered = first.sort("start_ns", maintain_order=True).select("match").with_row_index("collective")
+    rows = rows.join(numbered, on="match", how="left").with_columns(pl.col("collective").cast(pl.Int64))
+    return rows.with_columns(
+        pl.when(~pl.col("voided")).then(pl.col("dur_ns") - pl.col("transfer_ns")).alias("wait_ns"),
+        pl.when(~pl.col("voided")).then(pl.col("transfer_ns")).alias("transfer_ns"),
+    )
+
+
+def _named(rows: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
+    """The public table: names instead of codes, in order of time."""
+    names = pl.DataFrame({"who": np.arange(len(ranks)), "rank": [r.key for r in ranks]}).with_columns(
+        pl.col("who").cast(pl.Int64)
+    )
+    phases = pl.DataFrame({"phase": list(PHASE_CODE.values()), "phase_name": list(PHASE_CODE)}).cast(
+        {"phase": pl.Int64}
+    )
+    return (
+        rows.join(names, on="who", how="left")
+        .join(phases, on="phase", how="left")
+        .sort("collective", "who")
+        .select(
+            "collective",
+            "matched_by",
+            pl.col("phase_name").alias("phase"),
+            "group",
+            pl.when(pl.col("seq") >= 0).then(pl.col("seq")).alias("seq"),
+            pl.when(pl.col("replay") >= 0).then(pl.col("replay")).alias("replay"),
+            pl.when(pl.col("position") >= 0).then(pl.col("position")).alias("position"),
+            "rank",
+            "name",
+            "start_ns",
+            "end_ns",
+            "dur_ns",
+            "wait_ns",
+            "transfer_ns",
+            "complete",
+            "voided",
+            "window",
+        )
+    )
+
+
+def _estimate_offsets(rows: pl.DataFrame, ranks: Sequence[Communication], result: Waits) -> None:
+    """Rule D7: clock offset of each rank against the first, from collective ends; only where hosts differ."""
+    hosts = [r.host or "" for r in ranks]
+    if len(set(hosts)) < 2:
+        return
+    base = rows.filter(pl.col("who") == 0).select("match", pl.col("end_ns").alias("base_ns"))
+    apart = rows.join(base, on="match", how="inner").with_columns(
+        (pl.col("end_ns") - pl.col("base_ns")).alias("apart_ns")
+    )
+    for i, r in enumerate(ranks):
+        values = apart.filter((pl.col("who") == i) & ~pl.col("voided")).get_column("apart_ns").to_numpy()
+        if len(values):
+            offset = int(np.median(values))
+            result.offsets[r.key] = offset
+            result.offset_spread[r.key] = int(np.median(np.abs(values - offset)))

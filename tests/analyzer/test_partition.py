@@ -1,0 +1,123 @@
+"""The partition against a slow, independent reading of the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import partition_oracle
+import pytest
+import traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specanalyze.activities import join_activities
+from specanalyze.partition import Partition, partition
+from specanalyze.ranges import recognised_ranges
+from specschema.phases import BUCKETS, PHASE_KEYS
+
+KERNELS = {
+    "nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT": "gemm",
+    "fused_moe_kernel": "moe",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)": (
+        "other_compute"
+    ),
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "allreduce",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "other_comm",
+}
+RANGES = ("spec.draft", "spec.verify", "spec.draft_extend", "spec.cycle", "spec.decode", "spec.prefill", "spec.sample")
+CALLS = ("cudaLaunchKernel", "cudaGraphLaunch", "cuGraphLaunch", "cudaMemcpyAsync")
+
+
+def run(rows: list[dict[str, Any]]) -> Partition | None:
+    events = traces.events(rows)
+    ranges = recognised_ranges(events)
+    return partition(ranges, join_activities(events, ranges))
+
+
+def tables(result: Partition) -> dict[str, dict[str, int]]:
+    totals = result.totals()
+    return {
+        PHASE_KEYS[p]: {BUCKETS[b]: int(totals[p, b]) for b in np.flatnonzero(totals[p])}
+        for p in np.flatnonzero(totals.any(axis=1))
+    }
+
+
+instant = st.integers(0, 120)
+length = st.integers(0, 40)
+thread = st.sampled_from([1, 1, 1, 2])
+some_ranges = st.lists(
+    st.builds(
+        lambda name, s, d, tid: traces.phase(name, s, s + d if d is not None else None, tid=tid),
+        st.sampled_from(RANGES),
+        instant,
+        st.one_of(length, length, st.none()),
+        thread,
+    ),
+    min_size=0,
+    max_size=8,
+)
+some_launches = st.lists(
+    st.builds(
+        lambda n, s, c, tid: traces.launch(n, s, c, tid=tid), st.sampled_from(CALLS), instant, st.integers(1, 6), thread
+    ),
+    max_size=6,
+    unique_by=lambda row: row["correlation"],
+)
+some_kernels = st.lists(
+    st.builds(
+        lambda name, s, d, c, q, kind: traces.kernel(name, s, s + d if d is not None else None, c, stream=q, kind=kind),
+        st.sampled_from(sorted(KERNELS)),
+        instant,
+        st.one_of(length, length, length, st.none(), st.just(-1)),
+        st.one_of(st.integers(1, 7), st.none()),
+        st.sampled_from([7, 7, 13, 20]),
+        st.sampled_from(["kernel", "kernel", "kernel", "memcpy", "memset"]),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.tuples(some_ranges, some_launches, some_kernels).flatmap(lambda t: st.permutations([*t[0], *t[1], *t[2]])))
+def test_partition_equals_the_oracle(rows: list[dict[str, Any]]) -> None:
+    want = partition_oracle.partition(rows, KERNELS)
+    got = run(rows)
+    if want is None:
+        assert got is None
+        return
+    assert got is not None
+    assert got.window_ns == want.window_ns
+    assert tables(got) == want.buckets
+    assert sum(ns for buckets in tables(got).values() for ns in buckets.values()) == got.window_ns
+    assert {PHASE_KEYS[p]: int(ns) for p, ns in enumerate(got.gpu_busy) if ns} == want.busy
+    assert {PHASE_KEYS[p]: int(ns) for p, ns in enumerate(got.hidden_communication) if ns} == {
+        p: ns for p, ns in want.hidden.items() if ns
+    }
+
+
+def test_a_replay_belongs_to_the_phase_of_its_one_launch_call() -> None:
+    rows = [
+        traces.phase("spec.verify", 0, 50),
+        traces.launch("cudaGraphLaunch", 10, 1),
+        traces.kernel("nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT", 30, 40, 1),
+        traces.kernel("fused_moe_kernel", 42, 80, 1),
+    ]
+    result = run(rows)
+    assert result is not None
+    assert tables(result) == {"verify": {"host": 10, "launch": 20, "gemm": 10, "graph_gap": 2, "moe": 38}}
+
+
+def test_without_a_recognised_range_there_is_no_window() -> None:
+    assert run([traces.launch("cudaLaunchKernel", 0, 1), traces.kernel("fused_moe_kernel", 5, 9, 1)]) is None
+
+
+@pytest.mark.parametrize("later", [2, 3])
+def test_a_duration_past_three_later_starts_is_cut(later: int) -> None:
+    rows = [traces.phase("spec.verify", 0, 10), traces.launch("cudaLaunchKernel", 1, 1)]
+    rows.append(traces.kernel("fused_moe_kernel", 20, 100, 1))
+    rows += [traces.kernel("fused_moe_kernel", 30 + 10 * i, 35 + 10 * i, 1) for i in range(later)]
+    events = traces.events(rows)
+    activities = join_activities(events, recognised_ranges(events))
+    assert activities.cut == (1 if later == 3 else 0)
+    assert activities.end[0] == (30 if later == 3 else 100)
