@@ -6,6 +6,7 @@ the finer points a name tells. A name never tells the size or the group: those c
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import cache
 from typing import Final, NamedTuple
@@ -18,7 +19,8 @@ ALLREDUCE: Final = "allreduce"
 class Family(NamedTuple):
     """Kernels of one library that do one thing.
 
-    ``pattern`` is searched, without regard to case, in the function's qualified name. ``None`` = the name does not say.
+    ``pattern`` is searched, without regard to case, in the function's qualified name, or in the whole name where a
+    template argument says which collective it is. ``None`` = the name does not say.
     """
 
     pattern: str
@@ -27,10 +29,11 @@ class Family(NamedTuple):
     algorithm: str | None = None
     protocol: str | None = None
     origin: str = ""
+    whole_name: bool = False
 
 
 class CollectiveKernel(NamedTuple):
-    """What a kernel's name says about the collective it runs. None where it does not say; all None: no communication."""
+    """What a kernel's name says of the collective it runs. None: the name does not say; all None: no communication."""
 
     operation: str | None
     algorithm: str | None
@@ -44,12 +47,21 @@ _NCCL: Final = r"\bnccl(?:symk?|dev)*kernel_"
 _SYMMETRIC: Final = r"\bncclsymk?devkernel_"
 _SYMMETRIC_NAMES: Final = "NCCL 2.27 to 2.30 src/device/symmetric/generate.py"
 _SGLANG_JIT: Final = "SGLang 0.5.12 to 0.5.23 custom_all_reduce.cuh (JIT kernels)"
+_SGLANG_NVLINK: Final = (
+    "SGLang 0.5.23 kernels/jit/csrc/distributed: Primitive 1 = reduce-scatter, 2 = all-gather, 3 = both"
+)
 _TORCH: Final = "PyTorch torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu"
 _MSCCLPP: Final = "microsoft/mscclpp src/ext/collectives"
 _TRTLLM: Final = "FlashInfer include/flashinfer/comm/trtllm_allreduce_fusion.cuh, trtllm_moe_allreduce_fusion.cuh"
 _MNNVL: Final = "FlashInfer include/flashinfer/comm/trtllm_mnnvl_allreduce.cuh; vLLM 0.33 (binary symbols)"
-_DEEPEP: Final = "deepseek-ai/DeepEP csrc/kernels: intranode.cu, internode.cu, internode_ll.cu, layout.cu"
+_DEEPEP: Final = "deepseek-ai/DeepEP csrc/kernels and its descendants in NIXL and Mooncake"
 _IPC: Final = "FlashInfer 0.7 include/flashinfer/comm/mixed_comm.cuh, pcie_ipc_*.cuh"
+_EP: Final = (
+    "ROCm/mori EpDispatch*, EpCombine*; perplexityai pplx-kernels and pplx-garden a2a_dispatch_*, a2a_combine_*"
+)
+_ITSELF: Final = (
+    "the function calls itself so; a kernel that contains a collective is one (fused with norm, finalize or GEMM)"
+)
 _K3: Final = "SGLang 0.5.17 kernels/jit/csrc/kimi_k3/comm"
 
 FAMILIES: Final = (
@@ -118,7 +130,42 @@ FAMILIES: Final = (
         None,
         "SGLang 0.5.17, recorded on H200 as all_reduce_kernel<AllReducePushImpl<...>>",
     ),
-    Family(r"\bnvlink_(?:push|pull)_kernel", "custom all-reduce", None, None, None, _SGLANG_JIT),
+    Family(
+        r"\bnvlink_(?:push|pull)_kernel.*primitive(?:\)|e)3",
+        "custom all-reduce",
+        ALLREDUCE,
+        None,
+        None,
+        _SGLANG_NVLINK,
+        True,
+    ),
+    Family(
+        r"\bnvlink_(?:push|pull)_kernel.*primitive(?:\)|e)2",
+        "custom all-reduce",
+        "allgather",
+        None,
+        None,
+        _SGLANG_NVLINK,
+        True,
+    ),
+    Family(
+        r"\bnvlink_(?:push|pull)_kernel.*primitive(?:\)|e)1",
+        "custom all-reduce",
+        "reducescatter",
+        None,
+        None,
+        _SGLANG_NVLINK,
+        True,
+    ),
+    Family(
+        r"\bgemm_ag::|\bgemm_ag_gemv_kernel",
+        "gemm all-gather",
+        "allgather",
+        "multimem",
+        "lamport",
+        _K3 + "/gemm_ag.cuh: a GEMV that multicasts its columns",
+    ),
+    Family(r"\bnvlink_(?:push|pull)_kernel", "custom all-reduce", None, None, None, _SGLANG_NVLINK),
     Family(
         r"\bspin_wait_kernel|\bbump_signal_kernel",
         "ipc all-to-all",
@@ -156,7 +203,8 @@ FAMILIES: Final = (
     Family(r"\ballreduce_fusion_kernel_oneshot_lamport", "trtllm fusion", ALLREDUCE, "one-shot", "lamport", _TRTLLM),
     Family(r"\ballreduce_fusion_kernel_twoshot", "trtllm fusion", ALLREDUCE, "two-shot", None, _TRTLLM),
     Family(
-        r"\bmoereduce_allreduce\w*lamport|\bmoefinalize_allreduce\w*lamport|\bmoe_(?:finalize_)?all_?reduce\w*lamport",
+        r"\bmoereduce_allreduce\w*lamport|\bmoefinalize_allreduce\w*lamport|"
+        r"\bmoe_(?:finalize_)?all_?reduce\w*lamport",
         "trtllm fusion",
         ALLREDUCE,
         "one-shot",
@@ -175,8 +223,8 @@ FAMILIES: Final = (
         r"\bminimax_reduce_rms\w*lamport", "trtllm fusion", ALLREDUCE, None, "lamport", "vLLM 0.33 (binary symbols)"
     ),
     Family(r"\bminimax_reduce_rms", "trtllm fusion", ALLREDUCE, None, None, "vLLM 0.33 (binary symbols)"),
-    Family(r"\boneshotallreduce\w*kernel", "trtllm mnnvl", ALLREDUCE, "one-shot", "lamport", _MNNVL),
-    Family(r"\btwoshotallreduce\w*kernel", "trtllm mnnvl", ALLREDUCE, "two-shot", "lamport", _MNNVL),
+    Family(r"\boneshotallreduce\w*kernel", "trtllm mnnvl", ALLREDUCE, "one-shot", None, _MNNVL),
+    Family(r"\btwoshotallreduce\w*kernel", "trtllm mnnvl", ALLREDUCE, "two-shot", None, _MNNVL),
     Family(
         r"\brmsnormlamport",
         "trtllm mnnvl",
@@ -186,7 +234,7 @@ FAMILIES: Final = (
         _MNNVL + "; second half of the two-shot kernel",
     ),
     Family(
-        r"\ball_reduce_(?:push|pull)_(?:res|norm)_kernel|\ball_reduce_mhc_post",
+        r"\ball_reduce_(?:push|pull)_(?:res|norm)|\ball_reduce_mhc_post",
         "custom all-reduce",
         ALLREDUCE,
         None,
@@ -203,7 +251,7 @@ FAMILIES: Final = (
     ),
     Family(r"\bfused_reducescatter_allreduce|\bfused_allreduce_allgather", "mixed comm", ALLREDUCE, None, None, _IPC),
     Family(
-        r"\battn_res_fused_\w*(?:ag|rs|pull)|\bmuse_spark_all_gather_norm",
+        r"\battn_res_fused_(?:\w+_)?(?:ag|rs|pull)(?:_|$)|\bmuse_spark_all_gather_norm",
         "custom all-reduce",
         None,
         None,
@@ -268,7 +316,8 @@ FAMILIES: Final = (
     ),
     # Expert parallelism: all-to-all of tokens.
     Family(
-        r"\bdeep_ep::(?:\w+::)*(?:hybrid_)?dispatch|\b(?:hybrid_)?dispatch_(?:impl|copy_epilogue_impl)$",
+        r"\b(?:deep_ep|nixl_ep|mooncake)::(?:\w+::)*(?:hybrid_)?dispatch|"
+        r"\b(?:hybrid_)?dispatch_(?:impl|copy_epilogue_impl)$",
         "deepep",
         "dispatch",
         None,
@@ -276,7 +325,8 @@ FAMILIES: Final = (
         _DEEPEP,
     ),
     Family(
-        r"\bdeep_ep::(?:\w+::)*(?:hybrid_)?combine|\b(?:hybrid_)?combine_(?:impl|reduce_epilogue_impl)$",
+        r"\b(?:deep_ep|nixl_ep|mooncake)::(?:\w+::)*(?:hybrid_)?combine|\b(?:hybrid_)?combine_(?:impl|"
+        r"reduce_epilogue_impl)$",
         "deepep",
         "combine",
         None,
@@ -331,6 +381,65 @@ FAMILIES: Final = (
         None,
         "FlashInfer 0.7 moe_ep push_style_megamoe/src/a2a/sm90_push_a2a_ops.cu",
     ),
+    Family(
+        r"\bep_?dispatch\w*kernel|\ba2a_dispatch_|\bpplx::(?:\w+::)*dispatch",
+        "expert all-to-all",
+        "dispatch",
+        None,
+        None,
+        _EP,
+    ),
+    Family(
+        r"\bep_?combine\w*kernel|\ba2a_combine_|\bpplx::(?:\w+::)*combine",
+        "expert all-to-all",
+        "combine",
+        None,
+        None,
+        _EP,
+    ),
+    # NVSHMEM and PyTorch's operators on it.
+    Family(
+        r"\bexchangesplitandoffset|\balltoallv",
+        "torch nvshmem",
+        "alltoall",
+        None,
+        None,
+        "PyTorch symm_mem/nvshmem_extension.cu",
+    ),
+    Family(
+        r"\bnvshmemi?_|\b\w*(?:barrier|sync|broadcast|fcollect|alltoall|rdxn|reduce|reducescatter)_on_stream_kernel",
+        "nvshmem",
+        None,
+        None,
+        None,
+        "NVIDIA NVSHMEM src/device/launch: collectives on a stream",
+    ),
+    # The function calls itself a collective. Reductions within a warp, a block or a cluster are not between ranks.
+    Family(
+        r"(?<!warp_)(?<!block_)(?<!cta_)(?<!cluster_)(?<!warp)(?<!block)all_?reduce",
+        "other",
+        ALLREDUCE,
+        None,
+        None,
+        _ITSELF,
+    ),
+    Family(
+        r"(?<!warp_)(?<!block_)(?<!cta_)(?<!cluster_)(?<!warp)(?<!block)all_?gather(?!_?matmul)",
+        "other",
+        "allgather",
+        None,
+        None,
+        _ITSELF,
+    ),
+    Family(
+        r"(?<![a-z])(?<!warp_)(?<!block_)(?<!cta_)(?<!cluster_)reduce_?scatter",
+        "other",
+        "reducescatter",
+        None,
+        None,
+        _ITSELF,
+    ),
+    Family(r"all_?to_?all(?!_?attention)", "other", "alltoall", None, None, _ITSELF),
 )
 """Every kernel family known to move data between ranks; the first whose pattern is found decides."""
 
@@ -345,7 +454,8 @@ _NCCL_ALGORITHMS: Final = {
     "pat": "pat",
 }
 _NCCL_ALGORITHM: Final = re.compile(
-    r"_(ring|tree|collnet_direct|collnet_chain|collnet|nvls_tree|nvls|pat)(?=_|$)|nccl[a-z]+?(ring|tree|collnet)(?=ll|simple|kernel)",
+    r"_(ring|tree|collnet_direct|collnet_chain|collnet|nvls_tree|nvls|pat)(?=_|$)|nccl[a-z]+?(ring|"
+    r"tree|collnet)(?=ll|simple|kernel)",
     re.IGNORECASE,
 )
 _NCCL_PROTOCOL: Final = re.compile(
@@ -397,7 +507,7 @@ def family_of(name: str) -> Family | None:
     """The family whose kernels bear this name, or None: not known to move data between ranks."""
     function = function_of(name)
     for family, pattern in zip(FAMILIES, _compiled(), strict=True):
-        if pattern.search(function):
+        if pattern.search(name if family.whole_name else function):
             return family
     return None
 
@@ -405,7 +515,7 @@ def family_of(name: str) -> Family | None:
 def _nccl_dtype(function: str) -> str | None:
     """Element type among the words of an NCCL function name; int8_t and uint8_t hold an underscore of their own."""
     words = function.lower().split("_")
-    joined = [first + "_" + second for first, second in zip(words, words[1:], strict=False)]
+    joined = [first + "_" + second for first, second in itertools.pairwise(words)]
     for word in [*joined, *words]:
         if word in _DTYPES:
             return _DTYPES[word]

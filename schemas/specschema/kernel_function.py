@@ -1,4 +1,4 @@
-"""The function a kernel name names: the qualified name without return type, template arguments, parameters and mangling.
+"""The function a kernel name names: qualified, without return type, template arguments, parameters and mangling.
 
 ``void at::native::elementwise_kernel<4, silu_kernel(...)>(int)`` is an ``elementwise_kernel`` whatever its arguments
 mention, so most rules of the class table look at the function alone. No demangling library is needed for that: the

@@ -1,4 +1,4 @@
-"""The kernel-class table: every rule in the order in which it is tried. The parts are split by who writes the kernels."""
+"""The kernel-class table: every rule in the order in which it is tried, in parts by who writes the kernels."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ COMMUNICATION: Final = tuple(
         "allreduce" if family.operation == ALLREDUCE else "other_comm",
         family.operation or "unknown",
         family.origin,
+        family.whole_name,
     )
     for family in FAMILIES
 )

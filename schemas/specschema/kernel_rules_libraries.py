@@ -33,7 +33,8 @@ GENERATED: Final = (
 LIBRARIES: Final = (
     KernelRule(r"\bat::native::\w*tinygemm", "gemm", "quantised gemm", _ATEN + "int4mm.cu"),
     KernelRule(
-        r"\bat::native::(?:\w+::)*\w*(?:layer_?norm|rms_?norm|batch_?norm|group_?norm|rowwisemoments|gammabetabackward)",
+        r"\bat::native::(?:\w+::)*\w*(?:layer_?norm|rms_?norm|batch_?norm|group_?norm|rowwisemoments|"
+        r"gammabetabackward)",
         "other_compute",
         "norm",
         _ATEN + "layer_norm_kernel.cu, group_norm_kernel.cu, Normalization.cuh",
@@ -45,13 +46,15 @@ LIBRARIES: Final = (
         _ATEN + "SoftMax.cu, PersistentSoftmax.cuh",
     ),
     KernelRule(
-        r"\b(?:sbtopk|mbtopk)::|\bgathertopk|\bbitonicsort|\bradixsortkvinplace|\bat::native::(?:\w+::)*\w*(?:sort|topk|gathermedian|gatherkthvalue)",
+        r"\b(?:sbtopk|mbtopk)::|\bgathertopk|\bbitonicsort|\bradixsortkvinplace|"
+        r"\bat::native::(?:\w+::)*\w*(?:sort|topk|gathermedian|gatherkthvalue)",
         "other_compute",
         "sort",
         _ATEN + "TensorTopK.cu, Sort.cu, SortStable.cu",
     ),
     KernelRule(
-        r"\bat::native::(?:\w+::)*\w*(?:distribution_|random|philox|sample_?multinomial|multinomial|bernoulli|dropout)",
+        r"\bat::native::(?:\w+::)*\w*(?:distribution_|random|philox|sample_?multinomial|multinomial|"
+        r"bernoulli|dropout)",
         "other_compute",
         "random",
         _ATEN + "DistributionTemplates.h, MultinomialKernel.cu, Dropout.cu",
@@ -64,8 +67,10 @@ LIBRARIES: Final = (
         _ATEN + "MultiTensorApply.cuh (foreach operators)",
     ),
     KernelRule(
-        r"\bvectorized_gather_kernel|\bindex_elementwise_kernel|\bindexselect(?:small|large)index|\bindexing_backward|\bindexfunc(?:small|large)index|"
-        r"\b_scatter_gather_elementwise_kernel|\bat::native::(?:\w+::)*(?:\w*scatter|\w*gather|\w*index|write_indices|flag_kernel|\w*embedding|take_)",
+        r"\bvectorized_gather_kernel|\bindex_elementwise_kernel|\bindexselect(?:small|large)index|"
+        r"\bindexing_backward|\bindexfunc(?:small|large)index|"
+        r"\b_scatter_gather_elementwise_kernel|\bat::native::(?:\w+::)*(?:\w*scatter|\w*gather|"
+        r"\w*index|write_indices|flag_kernel|\w*embedding|take_)",
         "other_compute",
         "indexing",
         _ATEN + "IndexKernel.cu, Indexing.cu, ScatterGatherKernel.cu, Embedding.cu",
@@ -77,15 +82,26 @@ LIBRARIES: Final = (
         _ATEN + "Reduce.cuh, ScanUtils.cuh",
     ),
     KernelRule(
-        r"(?:^|::)(?:vectorized_|unrolled_)?elementwise_kernel(?:_with_index|_manual_unroll|_helper)?$|\bat::native::(?:\w+::)*\w*(?:triu_tril|elementwise|fill_|arange)",
+        r"(?:^|::)(?:vectorized_|unrolled_)?elementwise_kernel(?:_with_index|_manual_unroll|"
+        r"_helper)?$|\bat::native::(?:\w+::)*\w*(?:triu_tril|elementwise|fill_|arange)",
         "other_compute",
         "elementwise",
         _ATEN + "CUDALoops.cuh, Loops.cuh, RangeFactories.cu, TriangularOps.cu",
     ),
+    KernelRule(
+        r"implicit_convolve|xmma_(?:fprop|dgrad|wgrad)|^cudnn::\w*conv|\bim2col|\bconv_depthwise",
+        "other_compute",
+        "convolution",
+        "cuDNN and ATen convolutions (vision towers)",
+    ),
+    KernelRule(
+        r"\b(?:dot_kernel|reduce_1block_kernel)<.*cublas", "other_compute", "reduction", "NVIDIA cuBLAS level 1", True
+    ),
     KernelRule(r"^compute_cuda_kernel$", "other_compute", "indexing", _ATEN + "Repeat.cu (repeat_interleave)"),
     KernelRule(r"\bcub::|\brocprim::|\bhipcub::|\bthrust::", "other_compute", "sort and scan", _CUB),
     KernelRule(
-        r"^split_embedding_|\bpermute_pooled_embs|^bounds_check_indices|^linearize_(?:cache_)?indices|^linearize_index_kernel|"
+        r"^split_embedding_|\bpermute_pooled_embs|^bounds_check_indices|^linearize_(?:cache_)?indices|"
+        r"^linearize_index_kernel|"
         r"\bfbgemm_gpu::(?:\w+::)*(?:permute_|_offsets_range|\w*embedding|\w*jagged|\w*index_select|\w*group_index)",
         "other_compute",
         "embedding",
