@@ -1,0 +1,348 @@
+"""Cuts the text of a Chrome trace at event boundaries and decodes it piece by piece, so that no file has to fit in memory.
+
+A cut is tried at a likely place and proven by decoding: text that starts at an event and decodes as a list of values can
+only end between two events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from specanalyze import json_repair
+from specanalyze.file_text import FileText
+from specschema.errors import TraceError
+
+T = TypeVar("T")
+
+_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_COMMA: Final = re.compile(rb"\s*,\s*")
+_LIST_END: Final = re.compile(rb"(?:\A|\}\s*,?)\s*\]")
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_TRIES: Final = 4
+"""Likely cuts tried before the text is scanned token by token."""
+_CLOSES: Final = 200
+"""Closing brackets looked at from the end of the file backwards."""
+_PEEK_BYTES: Final = 1 << 20
+"""End of the file that is looked at for members behind the events."""
+_HEADER_LIMIT: Final = 256 << 20
+_FOOTER_LIMIT: Final = 256 << 20
+_SALVAGE_JOIN: Final = 8
+"""Pieces that may belong to one event (nested objects) when broken rows are looked for."""
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any], float_hook=str)
+
+
+class NotATraceError(TraceError):
+    """The file is no Chrome trace; a folder may hold such files beside the trace's."""
+
+
+class EventText(Generic[T]):
+    """The events of one Chrome trace, decoded batch by batch.
+
+    Attributes:
+        metadata: top-level members beside ``traceEvents``; those behind the events only once ``batches`` is exhausted.
+            Numbers with a decimal point are kept as text.
+        repairs: what was repaired (keys of json_repair.FAULTS).
+        lost: lines about what salvaging left out.
+    """
+
+    def __init__(self, source: FileText, decode: Callable[[bytes], list[T]], *, salvage: bool = False) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.repairs: Counter[str] = Counter()
+        self.lost: list[str] = []
+        self._source = source
+        self._name = source.path.name
+        self._decode = decode
+        self._salvage = salvage
+        self._is_list = False
+        self._byte = 0
+        self._line = 1
+        self._dropped = 0
+
+    def batches(self) -> Iterator[list[T]]:
+        """Decoded events, in file order.
+
+        Raises:
+            NotATraceError: no ``traceEvents`` and no list of events.
+            TraceError: the text ends early, or is not JSON in a way that can't be repaired with certainty.
+        """
+        chunks = self._source.chunks()
+        rest = self.open(chunks)
+        for chunk in chunks:
+            rest += chunk
+            events, used, ended = self._head(rest)
+            if events:
+                yield events
+            if ended:
+                yield from self._tail(rest[used:], chunks)
+                return
+            self._pass(rest, used)
+            rest = rest[used:]
+        yield from self._end(rest)
+        if self._dropped:
+            self.lost.append(f"{self._name}: {self._dropped} broken row{'s' if self._dropped > 1 else ''} left out")
+
+    def peek(self) -> dict[str, Any]:
+        """Top-level members beside the events, without decoding an event; those behind the events only if the file is whole.
+
+        Reads the whole file only where the members before the events do not say the rank.
+        """
+        chunks = self._source.chunks()
+        text = self.open(chunks)
+        if "distributedInfo" not in self.metadata and not self._is_list:
+            for chunk in chunks:
+                text = text[-_PEEK_BYTES:] + chunk
+            for close in [m.end() - 1 for m in _LIST_END.finditer(text)][: -_CLOSES - 1 : -1]:
+                footer = self._footer(text[close + 1 :])
+                if footer is not None:
+                    self.metadata.update(footer)
+                    break
+        return self.metadata
+
+    def open(self, chunks: Iterator[bytes]) -> bytes:
+        """Read up to the first event, fill ``metadata``; the text behind the opening bracket."""
+        text = b""
+        for chunk in chunks:
+            text += chunk
+            start = self._events_start(text)
+            if start is not None:
+                self._pass(text, start)
+                return text[start:]
+            if len(text) > _HEADER_LIMIT:
+                break
+        if not text.strip():
+            raise TraceError(f"{self._name} is empty: the file ends early, the profiled process was probably killed")
+        if self._source.early_end or (text.lstrip()[:1] in b"{[" and text.rstrip()[-1:] not in b"}]"):
+            raise self._cut_short(0)
+        raise NotATraceError(f"{self._name} has no traceEvents: it is not a torch.profiler (Kineto or Chrome) trace")
+
+    def _events_start(self, text: bytes) -> int | None:
+        lead = len(text) - len(text.lstrip(b"\xef\xbb\xbf \t\r\n"))
+        if text[lead : lead + 1] == b"[":
+            self._is_list = True
+            return lead + 1
+        for found in _EVENTS_KEY.finditer(text):
+            header = text[lead : found.start()].rstrip().removesuffix(b",") + b"}"
+            try:
+                self.metadata.update(self._object(header))
+            except msgspec.DecodeError:
+                continue  # inside a string or a nested object
+            return found.end()
+        return None
+
+    def _object(self, text: bytes) -> dict[str, Any]:
+        try:
+            return _OBJECT.decode(text)
+        except msgspec.DecodeError:
+            fixed, counts = json_repair.repaired(text)
+            value = _OBJECT.decode(fixed)
+            self.repairs += counts
+            return value
+
+    def _head(self, text: bytes) -> tuple[list[T], int, bool]:
+        """Events at the start of ``text``, how many bytes they take, and whether the list of events ended there."""
+        cuts = _last_cuts(text)
+        if not cuts:
+            return [], 0, False
+        for end, after in cuts:
+            try:
+                return self._decode(b"[" + text[:end] + b"]"), after, False
+            except msgspec.DecodeError:
+                continue
+        cut, close = _scan(text)
+        if close is not None:
+            return self._events(text[:close]), close + 1, True
+        if cut is not None:
+            try:
+                return self._decode(b"[" + text[: cut[0]] + b"]"), cut[1], False
+            except msgspec.DecodeError:
+                pass
+        fault: TraceError | None = None
+        for end, after in [*cuts, *([cut] if cut else [])]:
+            try:
+                return self._events(text[:end]), after, False
+            except TraceError as error:
+                fault = fault or error
+        assert fault is not None
+        raise fault
+
+    def _end(self, text: bytes) -> Iterator[list[T]]:
+        """The last events, the end of their list, and what follows."""
+        candidate: tuple[int, dict[str, Any]] | None = None
+        for close in [m.end() - 1 for m in _LIST_END.finditer(text)][: -_CLOSES - 1 : -1]:
+            footer = self._footer(text[close + 1 :])
+            if footer is None:
+                continue
+            candidate = (close, footer)
+            try:
+                events = self._decode(b"[" + text[:close].rstrip().removesuffix(b",") + b"]")
+            except msgspec.DecodeError:
+                if _scan(text[:close])[1] is not None:
+                    continue  # the list of events ended before: this is the end of another list
+                events = self._events(text[:close])
+            self.metadata.update(footer)
+            yield events
+            return
+        close_at = _scan(text)[1]
+        if candidate is None and close_at is not None:
+            footer = self._footer(text[close_at + 1 :], repair=True)
+            if footer is None and not self._source.early_end and text.rstrip()[-1:] in (b"}", b"]"):
+                raise self._fault(text, "what follows the events can't be read", close_at + 1)
+            candidate = None if footer is None else (close_at, footer)
+        if candidate is not None:
+            self.metadata.update(candidate[1])
+            yield self._events(text[: candidate[0]])
+            return
+        yield from self._cut_off(text)
+
+    def _cut_off(self, text: bytes) -> Iterator[list[T]]:
+        """The whole events of a text that stops inside the list of events."""
+        if not self._salvage:
+            raise self._cut_short(self._byte + len(text))
+        whole = 0
+        for end in [m.end() for m in re.finditer(rb"\}", text)][: -_CLOSES - 1 : -1]:
+            try:
+                events = self._decode(b"[" + text[:end] + b"]")
+            except msgspec.DecodeError:
+                continue
+            whole = end
+            yield events
+            break
+        else:
+            cuts = _last_cuts(text)
+            if cuts:
+                whole = cuts[0][0]
+                yield self._events(text[:whole])
+        self.lost.append(
+            f"{self._name} ends early: everything up to byte {self._byte + whole} was read; "
+            f"{len(text) - whole} bytes of a cut row and all that should follow are lost"
+        )
+
+    def _tail(self, text: bytes, chunks: Iterator[bytes]) -> Iterator[list[T]]:
+        """What follows a list of events that ended long before the file does."""
+        for chunk in chunks:
+            text += chunk
+            if len(text) > _FOOTER_LIMIT:
+                raise TraceError(f"{self._name} has more than {_FOOTER_LIMIT >> 20} MiB behind its events")
+        footer = self._footer(text, repair=True)
+        if footer is None:
+            if not self._salvage:
+                raise self._cut_short(self._byte + len(text))
+            self.lost.append(f"{self._name} ends early: its events are whole, the metadata behind them are lost")
+            footer = {}
+        self.metadata.update(footer)
+        yield from ()
+
+    def _footer(self, text: bytes, *, repair: bool = False) -> dict[str, Any] | None:
+        text = text.strip()
+        if self._is_list:
+            return None if text else {}
+        if not text.startswith((b",", b"}")):
+            return None
+        text = b"{" + text.removeprefix(b",")
+        try:
+            return self._object(text) if repair else _OBJECT.decode(text)
+        except msgspec.DecodeError:
+            return None
+
+    def _events(self, text: bytes) -> list[T]:
+        """Events of text that may need a repair."""
+        text = text.rstrip().removesuffix(b",")
+        try:
+            return self._decode(b"[" + text + b"]")
+        except msgspec.DecodeError as error:
+            fault = error
+        fixed, counts = json_repair.repaired(text)
+        try:
+            events = self._decode(b"[" + fixed + b"]")
+        except msgspec.DecodeError as error:
+            if not self._salvage:
+                raise self._fault(text, str(fault)) from error
+            return self._whole_rows(fixed, counts)
+        self.repairs += counts
+        return events
+
+    def _whole_rows(self, text: bytes, counts: Counter[str]) -> list[T]:
+        """Events of the rows that decode; the others are counted. Only for salvaging."""
+        bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text)), len(text)]
+        events: list[T] = []
+        i = 0
+        while i + 1 < len(bounds):
+            for j in range(i + 1, min(i + 1 + _SALVAGE_JOIN, len(bounds))):
+                try:
+                    events += self._decode(b"[" + text[bounds[i] : bounds[j]].rstrip().removesuffix(b",") + b"]")
+                except msgspec.DecodeError:
+                    continue
+                i = j
+                break
+            else:
+                self._dropped += 1
+                i += 1
+        self.repairs += counts
+        return events
+
+    def _pass(self, text: bytes, used: int) -> None:
+        self._byte += used
+        self._line += text.count(b"\n", 0, used)
+
+    def _fault(self, text: bytes, reason: str, at: int | None = None) -> TraceError:
+        if at is None:
+            found = _BYTE.search(reason)
+            at = max(0, int(found.group(1)) - 1) if found else 0
+        line = self._line + text.count(b"\n", 0, at)
+        column = at - (text.rfind(b"\n", 0, at) + 1) + 1
+        reason = _BYTE.sub("", reason).removeprefix("JSON is malformed: ").strip()
+        return TraceError(
+            f"{self._name} is not valid JSON at line {line} column {column} (byte {self._byte + at}): {reason}. "
+            "Names with unescaped quotes come from with_stack=True of older PyTorch: record again without it, "
+            "or leave the broken rows out with --salvage"
+        )
+
+    def _cut_short(self, size: int) -> TraceError:
+        why = self._source.early_end or f"the text stops inside the events after {size} bytes"
+        return TraceError(
+            f"{self._name} ends early ({why}): the profiled process was probably killed while writing; "
+            "record again, or read what is whole with --salvage"
+        )
+
+
+def _last_cuts(text: bytes) -> list[tuple[int, int]]:
+    """The last few likely boundaries, last first: (end of an event, start of the next)."""
+    for window in (1 << 14, 1 << 18, len(text)):
+        start = max(0, len(text) - window)
+        found = [(m.start() + 1, m.end()) for m in _BOUNDARY.finditer(text, start)]
+        if len(found) >= _TRIES or start == 0:
+            return found[: -_TRIES - 1 : -1]
+    return []
+
+
+def _scan(text: bytes) -> tuple[tuple[int, int] | None, int | None]:
+    """Walk ``text`` token by token from the start of an event.
+
+    Returns:
+        The last boundary between events, and where the list of events is closed, if it is.
+    """
+    depth = 0
+    end = before = 0
+    for token in _TOKEN.finditer(text):
+        first = text[token.start()]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+            if depth < 0:
+                return None, token.start()
+            if depth == 0:
+                before, end = end, token.end()
+    for stop in (end, before):
+        after = _COMMA.match(text, stop)
+        if stop and after:
+            return (stop, after.end()), None
+    return None, None

@@ -1,0 +1,83 @@
+"""Text of a trace file in chunks, whether it is plain or gzip (several members included), in bounded memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from isal import isal_zlib
+
+CHUNK_BYTES: Final = 4 << 20
+"""Text handed on at once. Larger chunks are no faster; smaller ones make the columns of a chunk dearer than its rows."""
+_READ_BYTES: Final = 1 << 18
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+Progress = Callable[[int], None]
+"""Called with the bytes just read from the file (compressed ones where the file is compressed)."""
+
+
+class FileText:
+    """One pass over a file's text.
+
+    Attributes:
+        path: the file.
+        early_end: why the text ends before it should, known once ``chunks`` is exhausted; None where the container is whole.
+    """
+
+    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+        self.path = path
+        self.early_end: str | None = None
+        self._progress = progress
+
+    def chunks(self) -> Iterator[bytes]:
+        """Text of about CHUNK_BYTES each; the last one may be shorter. Never empty."""
+        parts: list[bytes] = []
+        size = 0
+        for piece in self._pieces():
+            if piece:
+                parts.append(piece)
+                size += len(piece)
+            if size >= CHUNK_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
+
+    def _pieces(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            first = self._read(file.read)
+            if not first.startswith(_GZIP_MAGIC):
+                while first:
+                    yield first
+                    first = self._read(file.read)
+                return
+            yield from self._inflated(first, file.read)
+
+    def _inflated(self, data: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+        member = isal_zlib.decompressobj(wbits=31)
+        while data:
+            try:
+                yield member.decompress(data)
+                rest = member.unused_data if member.eof else b""
+                data = rest or self._read(read)
+                if member.eof and data:
+                    # gzip files may be padded with zero bytes behind the last member
+                    data = data.lstrip(b"\0") or self._read(read)
+                    if data and not data.startswith(_GZIP_MAGIC[: len(data)]):
+                        self.early_end = "bytes that are no gzip member follow the compressed text"
+                        return
+                    if data:
+                        member = isal_zlib.decompressobj(wbits=31)
+            except (isal_zlib.error, zlib.error) as error:
+                self.early_end = f"its gzip stream is damaged ({error})"
+                return
+        if not member.eof:
+            self.early_end = "its gzip stream ends early"
+
+    def _read(self, read: Callable[[int], bytes]) -> bytes:
+        data = read(_READ_BYTES)
+        if data and self._progress is not None:
+            self._progress(len(data))
+        return data

@@ -1,0 +1,190 @@
+"""torch.profiler (Kineto, Chrome JSON) files: who recorded them, and their events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from specanalyze import json_repair
+from specanalyze.event_text import EventText
+from specanalyze.file_text import FileText, Progress
+from specanalyze.kineto_columns import columns, decode
+from specanalyze.recordings import RankFile, host_in_name, rank_in_name
+from specschema.errors import TraceError
+from specschema.events import COLUMN_NAMES, DEVICE_KINDS, EVENT_SCHEMA
+
+_DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
+_OVERLAP_BYTES: Final = 64
+DTYPES: Final = dict(pl.from_arrow(EVENT_SCHEMA.empty_table()).schema)  # type: ignore[union-attr]
+"""polars type of each column of the event table; dictionary-encoded strings are Categorical."""
+_ALWAYS: Final = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "window")
+
+
+@dataclass(frozen=True)
+class KinetoFile:
+    """What a file says about itself beside its events.
+
+    Attributes:
+        file: rank, host and time base.
+        metadata: top-level members, those behind the events included.
+    """
+
+    file: RankFile
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def identify(path: Path) -> KinetoFile:
+    """Rank, host and time base of a file, without decoding its events.
+
+    The rank is distributedInfo's, else the file name's (RULES R9). The host is the one the file names, else the
+    file name's (RULES R7).
+
+    Raises:
+        TraceError: the file is empty, or no Chrome trace.
+    """
+    metadata = EventText(FileText(path), decode).peek()
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank = _integer(info.get("rank"))
+    host = metadata.get("host_name")
+    return KinetoFile(
+        file=RankFile(
+            path=path,
+            rank=rank_in_name(path.name) if rank is None else rank,
+            host=host if isinstance(host, str) and host else host_in_name(path.name),
+            world_size=_integer(info.get("world_size")),
+            base_ns=_integer(metadata.get("baseTimeNanoseconds")) or 0,
+        ),
+        metadata=metadata,
+    )
+
+
+def has_device_rows(path: Path) -> bool:
+    """Whether any row of the file is a device activity; looks at the text alone."""
+    before = b""
+    for chunk in FileText(path).chunks():
+        text = before + chunk
+        if _DEVICE_ROW.search(text):
+            return True
+        before = text[-_OVERLAP_BYTES:]
+    return False
+
+
+def read_events(
+    path: Path, rank: int, *, salvage: bool = False, progress: Progress | None = None
+) -> tuple[pl.DataFrame, list[str]]:
+    """Events of one file, in file order.
+
+    Args:
+        path: JSON or JSON.gz of any size.
+        rank: value of the ``rank`` column.
+        salvage: read what is whole of a damaged file.
+        progress: called with the bytes read.
+
+    Returns:
+        Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere; and one line for each thing that was
+        repaired, left out or lost. ``pid`` of device work is that of the thread that launches.
+
+    Raises:
+        TraceError: see EventText; or the file merges several processes.
+    """
+    text = EventText(FileText(path, progress), decode, salvage=salvage)
+    frames = [frame for batch in text.batches() if (frame := columns(batch)) is not None]
+    warnings = [json_repair.warning(path.name, text.repairs)] if text.repairs else []
+    warnings += text.lost
+    if not frames:
+        return pl.DataFrame(schema={name: DTYPES[name] for name in _ALWAYS}), warnings
+    events = pl.concat(frames, how="diagonal", rechunk=False)
+    if events["merged"].any():
+        raise TraceError(
+            f"{path.name} merges the traces of several processes (its device rows name them in words), whose ids collide: "
+            "give the files of the single ranks"
+        )
+    base_ns = _integer(text.metadata.get("baseTimeNanoseconds")) or 0
+    events = events.with_columns(
+        pl.col("pid").fill_null(main_thread(events)[0]),
+        start_ns=pl.col("ts_ns").fill_null(0) + base_ns,
+        rank=pl.lit(rank),
+        window=pl.lit(0),
+    )
+    return table(events), warnings
+
+
+def main_thread(events: pl.DataFrame) -> tuple[int | None, int | None]:
+    """(pid, tid) that launches most graphs; else most launch calls; else that has most ranges, else most host rows."""
+    name = pl.col("name").cast(pl.String)
+    launch = pl.col("kind") == "launch"
+    choices = (
+        launch & name.str.contains("GraphLaunch"),
+        launch,
+        pl.col("kind").is_in(("phase", "cycle")),
+        pl.lit(True),
+    )
+    for choice in choices:
+        threads = events.lazy().filter(pl.col("pid").is_not_null() & pl.col("tid").is_not_null() & choice)
+        counts = (
+            threads.group_by("pid", "tid", maintain_order=True).len().sort("len", descending=True, maintain_order=True)
+        )
+        first = counts.head(1).collect()
+        if first.height:
+            return first["pid"][0], first["tid"][0]
+    return None, None
+
+
+def table(events: pl.DataFrame) -> pl.DataFrame:
+    """Event columns in their order and types; columns that are all null are left out, beside those every event has."""
+    kept = [c for c in COLUMN_NAMES if c in events.columns and (c in _ALWAYS or events[c].null_count() < events.height)]
+    return events.select(pl.col(c).cast(DTYPES[c]) for c in kept)
+
+
+def count_kinds(events: pl.DataFrame) -> tuple[int, int]:
+    """Launch calls and device activities."""
+    kind = events["kind"].cast(pl.String)
+    return int((kind == "launch").sum()), int(kind.is_in(DEVICE_KINDS).sum())
+
+
+def environment(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment as far as a Kineto file knows it: GPU models and versions."""
+    devices = [d for d in metadata.get("deviceProperties") or [] if isinstance(d, dict)]
+    info = metadata.get("distributedInfo") if isinstance(metadata.get("distributedInfo"), dict) else {}
+    known = {
+        "gpu": sorted({str(d["name"]) for d in devices if d.get("name")}),
+        "gpu_count": len(devices) or None,
+        "gpu_memory_bytes": sorted({d["totalGlobalMem"] for d in devices if "totalGlobalMem" in d}),
+        "cuda_driver": metadata.get("cuda_driver_version"),
+        "cuda_runtime": metadata.get("cuda_runtime_version"),
+        "cupti": metadata.get("cupti_version"),
+        "hip_driver": metadata.get("hip_driver_version"),
+        "hip_runtime": metadata.get("hip_runtime_version"),
+        "nccl": (info or {}).get("nccl_version"),
+    }
+    return {key: value for key, value in known.items() if value}
+
+
+def process_groups(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Process groups of distributedInfo: name, description, ranks (null where abbreviated)."""
+    from specanalyze.collectives import group_ranks
+
+    info = metadata.get("distributedInfo")
+    groups = info.get("pg_config") if isinstance(info, dict) else None
+    return [
+        {
+            "name": str(group.get("pg_name", "")),
+            "description": str(group.get("pg_desc", "")),
+            "ranks": group_ranks(str(group.get("ranks", ""))),
+        }
+        for group in (groups if isinstance(groups, list) else [])
+        if isinstance(group, dict)
+    ]
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return int(value) if isinstance(value, (int, str)) else None
+    except ValueError:
+        return None

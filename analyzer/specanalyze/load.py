@@ -1,0 +1,187 @@
+"""Opens a recording, whatever form it has: trace.parquet, torch.profiler JSON, or per-table rank files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from specanalyze import kineto
+from specanalyze.event_text import NotATraceError
+from specanalyze.recordings import RankFile, refuse_two_recordings
+from specanalyze.trace import RankSource, RankTrace, Trace
+from specschema.errors import TraceError, UsageError
+
+_ENDINGS: Final = (".json", ".json.gz", ".parquet")
+_SIDECARS: Final = (".cycles.json", ".nodemap.json")
+_PARQUET_MAGIC: Final = b"PAR1"
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+
+
+def open_trace(
+    paths: Sequence[Path],
+    *,
+    cycles: Path | None = None,
+    node_map: Path | None = None,
+    salvage: bool = False,
+    device: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trace:
+    """Open one recording.
+
+    Args:
+        paths: files of one recording, or folders that hold them: trace.parquet, torch.profiler JSON or JSON.gz, one file a rank, or
+            per-table rank files. What a file is, its content says.
+        cycles: cycle log of this or another run, instead of the FILE.cycles.json beside each file.
+        node_map: nodes of the captured graphs, instead of the FILE.nodemap.json beside each file.
+        salvage: read what is whole of damaged files; what was lost is said in ``warnings``.
+        device: "cpu" accepts a trace without device work.
+        progress: called with (bytes read, bytes of all files) while ranks are read.
+
+    Returns:
+        The trace; its ranks are read when asked for. Warnings that reading brings up are appended then.
+
+    Raises:
+        UsageError: no such file, or nothing in it that could be a trace.
+        TraceError: damaged, newer, or two recordings.
+    """
+    if device not in (None, "cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not known: cpu or cuda")
+    files, folder = _files(paths)
+    name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
+    warnings: list[str] = []
+    found = _identified(files, folder, warnings)
+    done = _Progress(progress, sum(k.file.path.stat().st_size for k in found))
+    refuse_two_recordings([k.file for k in found])
+    found.sort(key=lambda k: k.file.rank or 0)
+    sources = tuple(
+        RankSource(
+            key=str(k.file.rank),
+            source=str(k.file.path),
+            read=partial(_read_kineto, k.file, warnings, salvage=salvage, device=device, progress=done),
+        )
+        for k in found
+    )
+    return Trace(name=name, sources=sources, metadata=_metadata(found, device), warnings=warnings)
+
+
+class _Progress:
+    """Bytes over all files; a file read twice counts once."""
+
+    def __init__(self, report: Callable[[int, int], None] | None, total: int) -> None:
+        self._report = report
+        self._total = total
+        self._done: dict[Path, int] = {}
+
+    def of(self, path: Path) -> Callable[[int], None] | None:
+        if self._report is None:
+            return None
+        report, size = self._report, path.stat().st_size
+        read = 0
+
+        def add(n: int) -> None:
+            nonlocal read
+            read += n
+            self._done[path] = max(self._done.get(path, 0), min(read, size))
+            report(sum(self._done.values()), self._total)
+
+        return add
+
+
+def _files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
+    """The files to look at, and whether they come from a folder, where other files may lie beside."""
+    if not paths:
+        raise UsageError("no trace given")
+    files: list[Path] = []
+    folder = False
+    for path in paths:
+        if path.is_dir():
+            folder = True
+            inside = sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(_ENDINGS))
+            inside = [p for p in inside if not p.name.endswith(_SIDECARS)]
+            if not inside:
+                raise UsageError(f"{path} holds no trace: no .json, .json.gz or .parquet file in it")
+            files += inside
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise UsageError(f"{path}: no such file or folder")
+    return files, folder
+
+
+def _identified(files: Iterable[Path], folder: bool, warnings: list[str]) -> list[kineto.KinetoFile]:
+    """Files that are ranks of the recording (RULES R9)."""
+    found: list[kineto.KinetoFile] = []
+    others: list[str] = []
+    for path in files:
+        try:
+            found.append(kineto.identify(path))
+        except NotATraceError:
+            if not folder:
+                raise
+            others.append(path.name)
+    if not found:
+        raise TraceError(f"none of {', '.join(others)} is a trace: no traceEvents in them")
+    if any(k.file.rank is not None for k in found):
+        nameless = [k for k in found if k.file.rank is None and not kineto.has_device_rows(k.file.path)]
+        warnings += [
+            f"{k.file.path.name}: no rank and no GPU rows, so it is no rank of this recording" for k in nameless
+        ]
+        found = [k for k in found if k not in nameless]
+    return [_with_rank(k, warnings) for k in found]
+
+
+def _with_rank(k: kineto.KinetoFile, warnings: list[str]) -> kineto.KinetoFile:
+    if k.file.rank is not None:
+        return k
+    warnings.append(f"{k.file.path.name} names no rank (no distributedInfo): taken as rank 0")
+    file = k.file
+    return kineto.KinetoFile(
+        RankFile(file.path, 0, host=file.host, world_size=file.world_size, base_ns=file.base_ns), k.metadata
+    )
+
+
+def _read_kineto(
+    file: RankFile, warnings: list[str], *, salvage: bool, device: str | None, progress: _Progress
+) -> RankTrace:
+    rank = file.rank or 0
+    events, found = kineto.read_events(file.path, rank, salvage=salvage, progress=progress.of(file.path))
+    launches, activities = kineto.count_kinds(events)
+    if activities == 0 and device != "cpu":
+        raise TraceError(
+            f"{file.path.name}: no GPU activity in this trace ({launches} launch call{'s' if launches != 1 else ''}, 0 kernels): "
+            "was CUDA among the profiler's activities, or did CUPTI fail? --device cpu reads it as a run on a CPU"
+        )
+    warnings += [line for line in found if line not in warnings]
+    return RankTrace(
+        key=str(rank),
+        rank=rank,
+        source=str(file.path),
+        events=events,
+        host=file.host,
+        device="cuda" if activities else "cpu",
+        world_size=file.world_size,
+    )
+
+
+def _metadata(found: Sequence[kineto.KinetoFile], device: str | None) -> dict[str, Any]:
+    return {
+        "recording": {
+            "source": "import",
+            "format": "torch.profiler",
+            "device": device or "cuda",
+            "windows": [{"window": 0}],
+        },
+        "clock": {"unit": "ns", "epoch": "unix"},
+        "ranks": [
+            {
+                "rank": k.file.rank,
+                "world_size": k.file.world_size,
+                "base_ns": k.file.base_ns,
+                "process_groups": kineto.process_groups(k.metadata),
+            }
+            for k in found
+        ],
+        "environment": kineto.environment(found[0].metadata),
+    }
