@@ -1,0 +1,257 @@
+"""What SGLang's scheduler loop says about its cycles, phases and requests, read where it is on the host already.
+
+One cycle is one ``Scheduler.run_batch``. Its tokens are known when the scheduler processes the batch's result: at once
+for the v1 speculative worker, one loop iteration later under overlap scheduling. Until then the cycle's number travels
+on the result object itself, so nothing is kept here and nothing can pile up. Committed tokens are counted on the request
+objects, before and after, so that every generation of workers is counted alike and tokens after a stop token are left
+out; the verifier's own count is read from the result. Nothing here reads a device tensor or waits for the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from speccollect.hooking import Recorder, argument
+
+_NOTE: Final = "_speccollect_cycle"
+"""Attribute of SGLang's result object that carries the cycle it belongs to."""
+
+_ACCEPTED_FIELDS: Final = (
+    "num_correct_drafts_per_req_cpu",  # 0.5.12 and later
+    "num_accepted_drafts_per_req_cpu",  # 0.5.11
+    "accept_length_per_req_cpu",  # up to 0.5.10; the bonus token is not in it
+)
+"""Accepted drafts per request, host list, bonus token not counted; newest name first."""
+
+_PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "prefill", "idle": "idle"}
+"""Leaf phase that covers a whole cycle; a speculative cycle has phases of its own."""
+
+Call = Callable[..., Any]
+
+
+@dataclass
+class _Cycle:
+    """The cycle that ``run_batch`` is in."""
+
+    number: int
+    mode: str
+    batch_size: int
+    leaf: str | None = None
+    """Leaf phase open on the worker's thread."""
+    accepted: list[int] | None = None
+    """Accepted drafts per request, from the v1 verifier."""
+    replayed: bool = False
+    """Whether the target's graph ran (for releases whose result doesn't say)."""
+    before: list[tuple[int, bool]] | None = None
+    """Per request: tokens committed and whether it is over, before the cycle; None under overlap scheduling."""
+
+
+class CycleHooks:
+    """Wrappers for SGLang's scheduler and workers; one for each recorder. Used on the scheduler's main thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._cycle: _Cycle | None = None
+        self._thread = 0
+
+    # The scheduler
+
+    def receive(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``recv_requests``: passed by the loop on every turn, idle or not; only the poll before it matters."""
+        return wrapped(*args, **kwargs)
+
+    def run_batch(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``Scheduler.run_batch(batch)``: one cycle."""
+        batch = argument("batch", 0, args, kwargs)
+        mode = _mode(batch)
+        if mode is None:
+            return wrapped(*args, **kwargs)
+        requests = batch.reqs
+        speculative = mode == "speculative"
+        number = self._recorder.begin_cycle(
+            mode,
+            len(requests),
+            _draft_tokens(scheduler) if speculative else 0,
+            [request.rid for request in requests],
+            sum(request.seqlen for request in requests) if mode in ("speculative", "decode") else None,
+        )
+        cycle = _Cycle(number, mode, len(requests), _PHASE_OF_MODE.get(mode))
+        if not scheduler.enable_overlap:
+            # The v1 worker commits tokens within run_batch. Under overlap the previous batch's result is yet to be
+            # processed and would be counted here, so there the count starts when this batch's result comes.
+            cycle.before = _progress(requests)
+        self._cycle, self._thread = cycle, threading.get_ident()
+        token = None if cycle.leaf is None else self._recorder.begin_phase(cycle.leaf)
+        size: int | None = None
+        try:
+            result = wrapped(*args, **kwargs)
+            size = _graph_batch_size(scheduler, result, cycle)
+            setattr(result, _NOTE, cycle)
+            return result
+        finally:
+            self._cycle = None
+            if token is not None:
+                self._recorder.end_phase(token)
+            self._recorder.end_cycle(number, graph_batch_size=size)
+
+    def delayed_sample(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``launch_batch_sample_if_needed(batch_result)``: sampling put off until a grammar is ready."""
+        result = argument("batch_result", 0, args, kwargs)
+        cycle = getattr(result, _NOTE, None)
+        leaf = None if cycle is None or result.delay_sample_func is None else _PHASE_OF_MODE.get(cycle.mode)
+        return self._within(leaf, wrapped, args, kwargs)
+
+    def process_result(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``Scheduler.process_batch_result(batch, result)``: the tokens of a cycle reach the host."""
+        requests = list(argument("batch", 0, args, kwargs).reqs)
+        result = argument("result", 1, args, kwargs)
+        cycle = getattr(result, _NOTE, None)
+        before = _progress(requests)
+        if cycle is not None and cycle.before is not None and len(cycle.before) == len(requests):
+            before = cycle.before
+        outcome = self._within("process_result", wrapped, args, kwargs)
+        after = _progress(requests)
+        for request, (_, over), (tokens, finished) in zip(requests, before, after, strict=True):
+            if finished and not over:
+                self._recorder.request_finished(request.rid, len(request.origin_input_ids), tokens)
+        if cycle is not None and cycle.mode != "idle" and cycle.batch_size == len(requests):
+            # A request that was over before its step's result came had its tokens thrown away: they are no one's.
+            lengths = [None if over else now - then for (then, over), (now, _) in zip(before, after, strict=True)]
+            accepted = _accepted(result, cycle, len(requests)) if cycle.mode == "speculative" else None
+            self._recorder.accept(cycle.number, lengths, accepted)
+        return outcome
+
+    # The workers
+
+    def leaf(self, name: str) -> Callable[..., Any]:
+        """Wrapper for a leaf phase of a speculative cycle: draft, verify, draft_extend. Passes through elsewhere."""
+
+        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            cycle = self._own_cycle()
+            if cycle is None or cycle.mode != "speculative":
+                return wrapped(*args, **kwargs)
+            outer, cycle.leaf = cycle.leaf, name
+            try:
+                return self._within(name, wrapped, args, kwargs)
+            finally:
+                cycle.leaf = outer
+
+        return wrapper
+
+    def part(self, name: str) -> Callable[..., Any]:
+        """Wrapper for a sub-phase of a speculative cycle."""
+
+        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            cycle = self._own_cycle()
+            inside = cycle is not None and cycle.mode == "speculative"
+            return self._within(name if inside else None, wrapped, args, kwargs)
+
+        return wrapper
+
+    def verify_tree(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``EagleVerifyInput.verify`` of the v1 worker: samples, accepts, and brings the counts to the host itself."""
+        cycle = self._own_cycle()
+        if cycle is None or cycle.mode != "speculative":
+            return wrapped(*args, **kwargs)
+        outcome = self._within("sample", wrapped, args, kwargs)
+        cycle.accepted = _first_list(outcome)
+        return outcome
+
+    def target_forward(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``TpModelWorker.forward_batch_generation``: the target's forward.
+
+        Within verify it is a sub-phase. In a speculative cycle whose worker has no hook points here (n-gram, DFlash,
+        ...) it is the verify phase.
+        """
+        cycle = self._own_cycle()
+        if cycle is None or cycle.mode != "speculative":
+            return wrapped(*args, **kwargs)
+        if cycle.leaf is None:
+            return self.leaf("verify")(wrapped, instance, args, kwargs)
+        return self._within("target_forward" if cycle.leaf == "verify" else None, wrapped, args, kwargs)
+
+    def replay(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``CudaGraphRunner.replay`` of releases whose result doesn't say whether a graph ran."""
+        cycle = self._own_cycle()
+        if cycle is not None:
+            cycle.replayed = True
+        return wrapped(*args, **kwargs)
+
+    def _own_cycle(self) -> _Cycle | None:
+        """The open cycle, seen from the thread that opened it; None in warm-up runs, which no cycle encloses."""
+        return self._cycle if threading.get_ident() == self._thread else None
+
+    def _within(self, name: str | None, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name is None:
+            return wrapped(*args, **kwargs)
+        token = self._recorder.begin_phase(name)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._recorder.end_phase(token)
+
+
+def _mode(batch: Any) -> str | None:
+    """Mode of the cycle that runs ``batch``; None where no forward runs (a prefill taken over from another server)."""
+    mode = batch.forward_mode
+    if mode.is_idle():
+        return "idle"
+    if mode.is_mixed():
+        return "mixed"
+    if mode.is_decode():
+        return "decode" if batch.spec_algorithm.is_none() else "speculative"
+    if mode.is_extend():
+        return "prefill"
+    return None
+
+
+def _draft_tokens(scheduler: Any) -> int | None:
+    """Tokens the draft proposes per request: the worker's own number (it may adapt), else the server's argument."""
+    worker = getattr(scheduler, "model_worker", None) or getattr(scheduler, "draft_worker", None)
+    verified = getattr(worker, "speculative_num_draft_tokens", None)
+    if verified is None:
+        verified = scheduler.server_args.speculative_num_draft_tokens
+    return None if verified is None else int(verified) - 1
+
+
+def _graph_batch_size(scheduler: Any, result: Any, cycle: _Cycle) -> int | None:
+    """Batch size of the target's CUDA graph that ran, from its runner; None when the forward was eager."""
+    if not getattr(result, "can_run_cuda_graph", cycle.replayed):
+        return None
+    worker = scheduler.tp_worker
+    model_runner = getattr(worker, "worker", worker).model_runner  # TpModelWorkerClient wraps the worker up to 0.5.3
+    for name in ("decode_cuda_graph_runner", "graph_runner", "cuda_graph_runner"):
+        runner = getattr(model_runner, name, None)
+        if runner is not None:
+            return getattr(runner, "bs", None)
+    return None
+
+
+def _progress(requests: Sequence[Any]) -> list[tuple[int, bool]]:
+    """Per request: tokens committed so far, those after a stop token left out, and whether it is over."""
+    progress = []
+    for request in requests:
+        stop = getattr(request, "finished_len", None)
+        progress.append((len(request.output_ids) if stop is None else stop, request.finished()))
+    return progress
+
+
+def _accepted(result: Any, cycle: _Cycle, batch_size: int) -> list[int] | None:
+    """The verifier's own count of accepted drafts per request; None where this release doesn't bring it to the host."""
+    accepted = cycle.accepted if cycle.accepted is not None else _first_list(result)
+    if accepted is None:
+        lengths = getattr(result, "accept_lens", None)  # overlap worker up to 0.5.6: the copy that the scheduler made
+        if lengths is not None and not lengths.is_cuda:
+            accepted = [length - 1 for length in lengths.tolist()]
+    return accepted if accepted is not None and len(accepted) == batch_size else None
+
+
+def _first_list(holder: Any) -> list[int] | None:
+    for name in _ACCEPTED_FIELDS:
+        values = getattr(holder, name, None)
+        if values is not None:
+            return list(values)
+    return None

@@ -1,0 +1,382 @@
+"""SGLang's hooks on a small scheduler with the shape of the real one: its modules, its two loops, its order of events.
+
+The real scheduler needs a GPU; what it reads is checked against its sources in test_sglang_points.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from speccollect.engines import sglang, vllm
+from speccollect.hooking import Installed
+
+TREE = {
+    "sglang/srt/managers/scheduler.py": """
+from collections import deque
+from dataclasses import dataclass
+from sglang.srt.managers.tp_worker import TpModelWorker
+
+STOP = 99
+
+class Mode:
+    def __init__(self, name): self.name = name
+    def is_idle(self): return self.name == "idle"
+    def is_mixed(self): return self.name == "mixed"
+    def is_decode(self): return self.name == "decode"
+    def is_extend(self): return self.name in ("extend", "mixed")
+
+class Algorithm:
+    def __init__(self, none): self.none = none
+    def is_none(self): return self.none
+
+class Req:
+    def __init__(self, rid, prompt, limit):
+        self.rid, self.origin_input_ids, self.output_ids, self.limit = rid, list(range(prompt)), [], limit
+        self.finished_len, self.over = None, False
+    @property
+    def seqlen(self): return len(self.origin_input_ids) + len(self.output_ids)
+    def finished(self): return self.over
+    def check(self, new):
+        for i in range(len(self.output_ids) - new, len(self.output_ids)):
+            if self.output_ids[i] == STOP or i + 1 == self.limit:
+                self.over, self.finished_len = True, i + 1
+                return
+
+@dataclass
+class Batch:
+    reqs: list
+    forward_mode: Mode
+    spec_algorithm: Algorithm
+    def copy(self): return Batch(self.reqs[:], self.forward_mode, self.spec_algorithm)
+
+@dataclass
+class GenerationBatchResult:
+    next_token_ids: list
+    can_run_cuda_graph: bool = False
+    num_correct_drafts_per_req_cpu: list = None
+    delay_sample_func: object = None
+
+class Args:
+    speculative_num_draft_tokens = 3
+
+class Scheduler:
+    def __init__(self, worker, overlap):
+        self.tp_worker, self.model_worker, self.enable_overlap = TpModelWorker(), worker, overlap
+        worker.target_worker = self.tp_worker
+        self.server_args, self.queue = Args(), deque()
+    def run_batch(self, batch):
+        return self.model_worker.forward_batch_generation(batch)
+    def process_batch_result(self, batch, result):
+        if batch.forward_mode.is_idle():
+            return
+        for req, tokens in zip(batch.reqs, result.next_token_ids):
+            if req.finished() or tokens is None:
+                continue
+            req.output_ids.extend(tokens)
+            req.check(len(tokens))
+        result.num_correct_drafts_per_req_cpu = result.accepted
+    def loop(self, batches, poll):
+        \"\"\"As event_loop_overlap: the result of a batch is processed after the next one was launched.\"\"\"
+        for batch in batches:
+            poll()
+            self.queue.append((batch.copy(), self.run_batch(batch)))
+            if not self.enable_overlap or len(self.queue) > 1:
+                self.process_batch_result(*self.queue.popleft())
+        while self.queue:
+            self.process_batch_result(*self.queue.popleft())
+""",
+    "sglang/srt/managers/scheduler_components/request_receiver.py": """
+class SchedulerRequestReceiver:
+    def recv_requests(self): return []
+""",
+    "sglang/srt/managers/tp_worker.py": """
+class Runner:
+    bs = 4
+class ModelRunner:
+    decode_cuda_graph_runner = Runner()
+class TpModelWorker:
+    model_runner = ModelRunner()
+    def forward_batch_generation(self, batch, is_verify=False): return "logits"
+""",
+    "sglang/srt/speculative/eagle_utils.py": """
+def eagle_sample(verify_input, batch): return "accepted"
+""",
+    "sglang/srt/speculative/eagle_worker_common.py": """
+def build_eagle_verify_input(batch): return "tree"
+""",
+    "sglang/srt/speculative/eagle_worker_v2.py": """
+from sglang.srt.managers.scheduler import GenerationBatchResult
+from sglang.srt.speculative.eagle_utils import eagle_sample
+from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
+
+class EagleDraftWorker:
+    def draft(self, batch): return build_eagle_verify_input(batch)
+    def _draft_extend_for_decode(self, batch, result): pass
+
+class EAGLEWorkerV2:
+    speculative_num_draft_tokens = 4
+    def __init__(self, script): self.draft_worker, self.script, self.target_worker = EagleDraftWorker(), iter(script), None
+    def verify(self, batch):
+        self.target_worker.forward_batch_generation(None, is_verify=True)
+        eagle_sample(None, batch)
+        tokens, accepted = next(self.script)
+        result = GenerationBatchResult(tokens, can_run_cuda_graph=True)
+        result.accepted = accepted
+        return result
+    def forward_batch_generation(self, batch):
+        if batch.forward_mode.is_extend():
+            self.target_worker.forward_batch_generation(batch)
+            result = GenerationBatchResult(next(self.script)[0])
+            result.accepted = None
+            return result
+        self.draft_worker.draft(batch)
+        result = self.verify(batch)
+        self.draft_worker._draft_extend_for_decode(batch, result)
+        return result
+""",
+    "sglang/srt/speculative/eagle_info.py": """
+class Outcome:
+    def __init__(self, accepted): self.accept_length_per_req_cpu = accepted
+class EagleVerifyInput:
+    def verify(self, batch, tokens, accepted):
+        for req, new in zip(batch.reqs, tokens):
+            for token in new:
+                req.output_ids.append(token)
+                req.check(1)
+                if req.finished():
+                    break
+        return Outcome(accepted)
+""",
+    "sglang/srt/speculative/eagle_worker.py": """
+from sglang.srt.managers.scheduler import GenerationBatchResult
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+class EAGLEWorker(TpModelWorker):
+    def __init__(self, script): self.script, self.target_worker = iter(script), None
+    def draft(self, batch): pass
+    def verify(self, batch):
+        self.target_worker.forward_batch_generation(batch, is_verify=True)
+        return EagleVerifyInput().verify(batch, *next(self.script))
+    def forward_draft_extend_after_decode(self, batch): pass
+    def forward_batch_generation(self, batch):
+        self.draft(batch)
+        self.verify(batch)
+        self.forward_draft_extend_after_decode(batch)
+        result = GenerationBatchResult([None] * len(batch.reqs))
+        result.accepted = None
+        return result
+""",
+    "sglang/srt/speculative/ngram_worker.py": """
+from sglang.srt.managers.scheduler import GenerationBatchResult
+class NGRAMWorker:
+    def __init__(self, script): self.script, self.target_worker = iter(script), None
+    def forward_batch_generation(self, batch):
+        self.target_worker.forward_batch_generation(batch)
+        tokens, accepted = next(self.script)
+        result = GenerationBatchResult(tokens)
+        result.accepted = accepted
+        return result
+""",
+}
+
+
+class Recorder:
+    """Writes down what the hooks tell it, phases by name with their depth."""
+
+    def __init__(self) -> None:
+        self.armed = True
+        self.cycles: list[Any] = []
+        self.ends: dict[int, int | None] = {}
+        self.phases: list[str] = []
+        self.open: list[str] = []
+        self.accepts: dict[int, Any] = {}
+        self.finished: list[Any] = []
+        self.failures: list[Any] = []
+
+    def poll(self) -> None:
+        pass
+
+    def begin_cycle(self, *fields: Any) -> int:
+        self.cycles.append(fields)
+        return len(self.cycles) - 1
+
+    def end_cycle(self, cycle: int, graph_batch_size: int | None = None) -> None:
+        self.ends[cycle] = graph_batch_size
+
+    def begin_phase(self, name: str) -> int:
+        self.open.append(name)
+        self.phases.append("/".join(self.open))
+        return len(self.open)
+
+    def end_phase(self, token: int) -> None:
+        assert token == len(self.open)
+        self.open.pop()
+
+    def accept(self, cycle: int, accept_lengths: Any, accepted_draft_tokens: Any) -> None:
+        self.accepts[cycle] = (accept_lengths, accepted_draft_tokens)
+
+    def request_finished(self, *fields: Any) -> None:
+        self.finished.append(fields)
+
+    def fail(self, where: str, error: BaseException) -> None:
+        self.armed = False
+        self.failures.append((where, repr(error)))
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name, text in TREE.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for parent in path.relative_to(tmp_path).parents:
+            (tmp_path / parent / "__init__.py").touch()
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def hooks(tree: Path, recorder: Recorder, request: pytest.FixtureRequest) -> Iterator[Installed]:
+    installed = sglang.install(recorder, version=request.param)
+    yield installed
+    installed.remove()
+
+
+def batch(requests: list[Any], mode: str, speculative: bool = True) -> Any:
+    module = importlib.import_module("sglang.srt.managers.scheduler")
+    return module.Batch(requests, module.Mode(mode), module.Algorithm(not speculative))
+
+
+def request_of(rid: str, prompt: int, limit: int) -> Any:
+    return importlib.import_module("sglang.srt.managers.scheduler").Req(rid, prompt, limit)
+
+
+def scheduler(worker: str, script: list[Any], overlap: bool) -> Any:
+    module, name = worker.rsplit(".", 1)
+    made = getattr(importlib.import_module("sglang.srt.speculative." + module), name)(script)
+    return importlib.import_module("sglang.srt.managers.scheduler").Scheduler(made, overlap)
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_overlap_worker(hooks: Installed, recorder: Recorder) -> None:
+    """Two requests: ``a`` stops at a stop token in the middle of its second step; ``b`` goes on to its limit."""
+    a, b = request_of("a", 10, 100), request_of("b", 20, 7)
+    script = [
+        ([[1], [1]], None),  # prefill
+        ([[2, 3, 4], [2]], [2, 0]),
+        ([[5, 99, 6], [3, 4]], [2, 1]),  # the token after the stop token is not committed
+        ([[7, 8], [5, 6, 7, 8]], [1, 3]),  # a is over already; b ends after 3 of 4 tokens
+        ([[9], [9]], [0, 0]),  # both are over
+    ]
+    steps = [batch([a, b], "extend")] + [batch([a, b], "decode") for _ in range(4)]
+    scheduler("eagle_worker_v2.EAGLEWorkerV2", script, overlap=True).loop(steps, recorder.poll)
+
+    assert recorder.failures == []
+    assert recorder.cycles == [
+        ("prefill", 2, 0, ["a", "b"], None),
+        ("speculative", 2, 3, ["a", "b"], 30),  # the host has not seen the prefill's tokens yet
+        ("speculative", 2, 3, ["a", "b"], 32),
+        ("speculative", 2, 3, ["a", "b"], 36),
+        ("speculative", 2, 3, ["a", "b"], 41),
+    ]
+    assert recorder.accepts == {
+        0: ([1, 1], None),
+        1: ([3, 1], [2, 0]),
+        2: ([2, 2], [2, 1]),
+        3: ([None, 3], [1, 3]),
+        4: ([None, None], [0, 0]),
+    }
+    assert recorder.ends == {0: None, 1: 4, 2: 4, 3: 4, 4: 4}
+    assert recorder.finished == [("a", 10, 6), ("b", 20, 7)]
+    committed = [n for lengths, _ in recorder.accepts.values() for n in lengths if n is not None]
+    assert sum(committed) == sum(tokens for _, _, tokens in recorder.finished)
+    cycle = [
+        "draft",
+        "draft/build_verify_input",
+        "verify",
+        "verify/target_forward",
+        "verify/sample",
+        "draft_extend",
+    ]
+    turn = ["process_result", *cycle]  # the previous batch's result comes after this batch's cycle
+    assert recorder.phases == ["prefill", *cycle, *turn, *turn, *turn, "process_result", "process_result"]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.9"], indirect=True)
+def test_v1_worker_commits_within_the_cycle(hooks: Installed, recorder: Recorder) -> None:
+    a, b = request_of("a", 10, 100), request_of("b", 20, 5)
+    script = [([[1, 2, 3], [1]], [2, 0]), ([[4, 99, 5], [2, 3, 4, 5]], [2, 3])]
+    run = scheduler("eagle_worker.EAGLEWorker", script, overlap=False)
+    del run.model_worker.target_worker
+    run.model_worker.target_worker = run.tp_worker
+    run.loop([batch([a, b], "decode"), batch([a, b], "decode")], recorder.poll)
+
+    assert recorder.failures == []
+    assert recorder.cycles == [("speculative", 2, 2, ["a", "b"], 30), ("speculative", 2, 2, ["a", "b"], 34)]
+    assert recorder.accepts == {0: ([3, 1], [2, 0]), 1: ([2, 4], [2, 3])}
+    assert recorder.finished == [("a", 10, 5), ("b", 20, 5)]
+    cycle = ["draft", "verify", "verify/target_forward", "verify/sample", "draft_extend"]
+    assert recorder.phases == [*cycle, "process_result"] * 2
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_plain_decoding_idle_and_workers_without_points(hooks: Installed, recorder: Recorder) -> None:
+    a = request_of("a", 10, 100)
+    script: list[Any] = [([[1]], None), ([], None), ([[2, 3]], [1])]
+    run = scheduler("ngram_worker.NGRAMWorker", script, overlap=True)
+    run.loop(
+        [batch([a], "decode", speculative=False), batch([], "idle", speculative=True), batch([a], "decode")],
+        recorder.poll,
+    )
+    assert recorder.failures == []
+    assert [fields[:3] for fields in recorder.cycles] == [("decode", 1, 0), ("idle", 0, 0), ("speculative", 1, 2)]
+    assert recorder.accepts == {0: ([1], None), 2: ([2], [1])}
+    assert recorder.phases == ["decode", "idle", "process_result", "verify", "process_result", "process_result"]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_nothing_is_noted_while_not_armed_or_outside_a_cycle(hooks: Installed, recorder: Recorder) -> None:
+    a = request_of("a", 10, 100)
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1]], [0]), ([[2]], [0]), ([[3]], [0])], overlap=True)
+    run.model_worker.draft_worker.draft(None)  # as a server warms up, before any batch
+    run.model_worker.verify(batch([a], "decode"))
+    assert recorder.phases == []
+    recorder.armed = False
+    run.loop([batch([a], "decode"), batch([a], "decode")], recorder.poll)
+    assert (recorder.cycles, recorder.accepts, a.output_ids) == ([], {}, [2, 3])
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_polls_on_every_turn_of_the_loop(hooks: Installed, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    polls: list[int] = []
+    monkeypatch.setattr(recorder, "poll", lambda: polls.append(1))
+    receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
+    assert receiver.SchedulerRequestReceiver().recv_requests() == []
+    assert polls == [1]
+
+
+def test_vllm_is_left_alone_with_a_clear_word(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="speccollect"):
+        assert vllm.install(None) == Installed()
+    assert "recording vLLM is not in this release" in caplog.text
+
+
+def test_old_releases_are_told_how_to_record_a_baseline(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="speccollect"):
+        sglang.install(Recorder(), version="0.5.2").remove()
+    assert "start SGLang 0.5.2 with --disable-overlap-schedule" in caplog.text
