@@ -1,0 +1,94 @@
+"""NVTX ranges in domain ``spec``: what Nsight Systems sees of the phases."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final
+
+from specschema.phases import CYCLE, range_name
+
+logger = logging.getLogger("speccollect")
+
+DOMAIN: Final = "spec"
+
+INJECTION_VARIABLES: Final = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH")
+"""Set in every process that a profiler such as Nsight Systems started."""
+
+
+def external_profiler() -> str | None:
+    """What shows that another profiler owns CUPTI in this process; None where nothing does."""
+    for name in (*INJECTION_VARIABLES, "NSYS_PROFILING_SESSION_ID"):
+        if os.environ.get(name):
+            return name
+    return None
+
+
+class NvtxRanges:
+    """Pushes and pops ranges with the cycle number as payload; does nothing where no tool listens.
+
+    About 0.6 us a range under a tool, nothing without one.
+    """
+
+    def __init__(self) -> None:
+        self._domain: Any = None
+        self._attributes: dict[str, Any] = {}
+        self.depth = 0
+        if os.environ.get("NVTX_INJECTION64_PATH") is None and not _injection_in_maps():
+            return
+        try:
+            import nvtx
+        except ImportError:
+            logger.warning("the nvtx package is missing: Nsight Systems will show no phases (pip install nvtx)")
+            return
+        domain = nvtx.get_domain(DOMAIN)
+        if type(domain).__name__ == "DummyDomain":
+            # nvtx 0.2.12 to 0.2.17 emit nothing under Nsight Systems 2022.4 to 2024.2, without a word
+            logger.warning(
+                "an NVTX tool is loaded, but nvtx %s emits nothing to it: use nvtx 0.2.11, a newer Nsight Systems, "
+                "or unset NVTX_DISABLE",
+                getattr(nvtx, "__version__", ""),
+            )
+            return
+        self._domain = domain
+
+    @property
+    def listening(self) -> bool:
+        """Whether a tool takes the ranges."""
+        return self._domain is not None
+
+    def push(self, name: str, cycle: int) -> None:
+        """Open a range named ``spec.<name>``."""
+        domain = self._domain
+        if domain is None:
+            return
+        attributes = self._attributes.get(name)
+        if attributes is None:
+            attributes = domain.get_event_attributes(
+                message=range_name(name), category="cycle" if name == CYCLE else "phase", payload=cycle
+            )
+            self._attributes[name] = attributes
+        else:
+            domain.set_event_attributes(attributes, payload=cycle)
+        domain.push_range(attributes)
+        self.depth += 1
+
+    def pop(self) -> None:
+        """Close the innermost range."""
+        if self._domain is not None and self.depth > 0:
+            self.depth -= 1
+            self._domain.pop_range()
+
+    def unwind(self) -> None:
+        """Close what an exception in the server left open."""
+        while self.depth > 0:
+            self.pop()
+
+
+def _injection_in_maps() -> bool:
+    """Whether an NVTX injection library is loaded without the variable (a tool that attached itself)."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return any("libToolsInjection" in line for line in file)
+    except OSError:
+        return False

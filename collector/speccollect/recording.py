@@ -1,0 +1,271 @@
+"""One armed recording of one rank: what the cycles leave behind, until the writer thread has it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from speccollect import segment as seg
+from speccollect.config import WindowSettings
+from speccollect.ranges import NvtxRanges
+from speccollect.segment import NO_LENGTHS, Segment
+from speccollect.segment_rows import COMMITTING_MODES
+from specschema.phases import CYCLE
+
+if TYPE_CHECKING:
+    from speccollect.window import Windows
+
+SEGMENTS: Final = 6
+"""Buffers of a rank, about 0.8 MB each. When all wait for the disk, rows are dropped and counted."""
+
+SEGMENT_SECONDS: Final = 10
+"""A kill loses at most this much of the phase tier."""
+
+_CYCLE_RESERVE: Final = 256  # phase rows that one more cycle may need
+_NAMES_LIMIT: Final = 256  # names of phases and modes; more of them means that somebody builds names from data
+
+_now = time.time_ns
+
+
+class Lost:
+    """What was dropped, by kind. Counted, so that a report can say it."""
+
+    __slots__ = ("cycles", "late_accepts", "other_thread", "phases", "requests", "unclosed", "windows")
+
+    def __init__(self) -> None:
+        self.cycles = 0
+        self.phases = 0
+        self.requests = 0
+        self.windows = 0
+        self.late_accepts = 0
+        self.unclosed = 0
+        self.other_thread = 0
+
+    def section(self) -> dict[str, int]:
+        """Kind -> count."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def total(self) -> int:
+        """Everything that was dropped."""
+        return sum(self.section().values())
+
+
+class Recording:
+    """Written by the thread that runs the cycles, and by no other.
+
+    Attributes:
+        next_cycle: number the next cycle gets.
+        handed: segments that wait for the writer thread, oldest first.
+        free: empty segments; the writer thread puts them back.
+        names: phases and modes by code.
+    """
+
+    def __init__(self, number: int, settings: WindowSettings, nvtx: NvtxRanges, tid: int) -> None:
+        self.number = number
+        self.settings = settings
+        self.nvtx = nvtx
+        self.tid = tid
+        self.thread = threading.get_ident()
+        self.started_ns = _now()
+        self.names: list[str] = []
+        self._codes: dict[str, int] = {}
+        self.lost = Lost()
+        self.next_cycle = 0
+        self.windows: Windows | None = None
+        self.free: deque[Segment] = deque(Segment() for _ in range(SEGMENTS))
+        self.handed: deque[Segment] = deque()
+        self.requests: deque[tuple[str, int, int, int]] = deque()
+        self._recent: deque[Segment] = deque(maxlen=SEGMENTS)
+        self.segment: Segment | None = None
+        self.open_cycle = seg.UNKNOWN
+        self._open_row = seg.UNKNOWN
+        self._open_segment: Segment | None = None
+        self._profiled: list[Any] = []  # record_function ranges open inside a window
+        self.window: int | None = None
+        self.warmup = False
+        self._serial = 0
+        self.rotate()
+
+    # ---- segments
+
+    def rotate(self) -> None:
+        """Hand the current segment over and take an empty one; without one, rows are dropped until there is."""
+        old = self.segment
+        if old is not None:
+            self.segment = None
+            if old.cycle_count or old.phase_count or old.profile is not None:
+                self._recent.append(old)
+                self.handed.append(old)
+            else:
+                self.free.append(old)
+        try:
+            new = self.free.popleft()
+        except IndexError:
+            return
+        self._serial += 1
+        new.reset(self.next_cycle, self.window, _now(), self._serial, warmup=self.warmup)
+        self.segment = new
+
+    def _make_room(self, now: int) -> None:
+        current = self.segment
+        if current is None:
+            self.rotate()
+            return
+        if current.window is not None:
+            return  # a window is one segment; what does not fit is dropped and counted
+        if (
+            current.cycle_count >= seg.CYCLE_CAPACITY
+            or current.phase_count > seg.PHASE_CAPACITY - _CYCLE_RESERVE
+            or now - current.opened_ns > SEGMENT_SECONDS * 1_000_000_000
+        ):
+            self.rotate()
+
+    def _code(self, name: str) -> int:
+        code = self._codes.get(name)
+        if code is None:
+            if len(self.names) >= _NAMES_LIMIT:
+                raise ValueError(f"more than {_NAMES_LIMIT} names of phases; the last one is {name[:80]!r}")
+            code = len(self.names)
+            self.names.append(name)
+            self._codes[name] = code
+        return code
+
+    # ---- cycles
+
+    def begin_cycle(
+        self, mode: str, batch_size: int, draft_tokens: int, request_ids: Sequence[str], context_tokens: int | None
+    ) -> int:
+        if self.open_cycle >= 0:
+            self._abandon_cycle()
+        if self.windows is not None and mode in COMMITTING_MODES:
+            self.windows.step(self)
+        self._make_room(_now())
+        number = self.next_cycle
+        self.next_cycle = number + 1
+        self.open_cycle = number
+        segment = self.segment
+        if segment is None or segment.cycle_count >= seg.CYCLE_CAPACITY:
+            self.lost.cycles += 1
+            self._open_row = seg.UNKNOWN
+            return number
+        row = segment.cycle_count
+        segment.cycle_count = row + 1
+        base = row * seg.CYCLE_COLUMNS
+        cells = segment.cycle_cells
+        cells[base + seg.END] = 0
+        cells[base + seg.MODE] = self._code(mode)
+        cells[base + seg.BATCH_SIZE] = batch_size
+        cells[base + seg.DRAFT_TOKENS] = draft_tokens
+        cells[base + seg.GRAPH_BATCH_SIZE] = seg.UNKNOWN
+        cells[base + seg.CONTEXT_TOKENS] = seg.UNKNOWN if context_tokens is None else context_tokens
+        segment.request_ids[row] = tuple(request_ids)
+        self._open_row = base
+        self._open_segment = segment
+        cells[base + seg.START] = _now()
+        self._enter(CYCLE, number)
+        return number
+
+    def end_cycle(self, cycle: int, graph_batch_size: int | None) -> None:
+        if cycle != self.open_cycle:
+            self.lost.unclosed += 1
+            return
+        self._leave()
+        self.open_cycle = seg.UNKNOWN
+        if self._open_row >= 0 and self._open_segment is not None:
+            cells = self._open_segment.cycle_cells
+            cells[self._open_row + seg.END] = _now()
+            if graph_batch_size is not None:
+                cells[self._open_row + seg.GRAPH_BATCH_SIZE] = graph_batch_size
+
+    def _abandon_cycle(self) -> None:
+        """An exception in the server left the cycle open: its row stays without an end and is left out."""
+        self.open_cycle = seg.UNKNOWN
+        self.nvtx.unwind()
+        while self._profiled:
+            self._profiled.pop().__exit__(None, None, None)
+
+    def accept(
+        self, cycle: int, accept_lengths: Sequence[int | None] | None, accepted: Sequence[int | None] | None
+    ) -> None:
+        current = self.segment
+        if current is None or not current.holds(cycle):
+            for candidate in self._recent:
+                if candidate.holds(cycle):
+                    current = candidate
+                    break
+            else:
+                self.lost.late_accepts += 1
+                return
+        row = cycle - current.first_cycle
+        current.accepted_draft_tokens[row] = _host_values(accepted)
+        current.accept_lengths[row] = _host_values(accept_lengths)
+
+    def request_finished(self, request_id: str, prompt_tokens: int, completion_tokens: int) -> None:
+        if len(self.requests) >= seg.CYCLE_CAPACITY:
+            self.lost.requests += 1
+            return
+        self.requests.append((request_id, prompt_tokens, completion_tokens, _now()))
+
+    # ---- phases
+
+    def begin_phase(self, name: str) -> int:
+        segment = self.segment
+        if segment is None or segment.phase_count >= seg.PHASE_CAPACITY:
+            self.lost.phases += 1
+            return -1
+        row = segment.phase_count
+        segment.phase_count = row + 1
+        base = row * seg.PHASE_COLUMNS
+        cells = segment.phase_cells
+        cells[base + seg.END] = 0
+        cells[base + seg.CYCLE] = self.open_cycle
+        cells[base + seg.NAME] = self._code(name)
+        cells[base + seg.START] = _now()
+        self._enter(name, self.open_cycle)
+        return segment.serial * seg.PHASE_CAPACITY + row
+
+    def end_phase(self, token: int) -> None:
+        segment = self.segment
+        self._leave()
+        serial, row = divmod(token, seg.PHASE_CAPACITY)
+        if segment is None or segment.serial != serial or row >= segment.phase_count:
+            # begun before the segment was handed over; its row is left out and counted by the writer
+            return
+        segment.phase_cells[row * seg.PHASE_COLUMNS + seg.END] = _now()
+
+    # ---- ranges that other tools see
+
+    def _enter(self, name: str, cycle: int) -> None:
+        if self.nvtx.listening:
+            self.nvtx.push(name, cycle)
+        windows = self.windows
+        if windows is not None and windows.range_type is not None:
+            profiled = windows.range_type(name)
+            profiled.__enter__()
+            self._profiled.append(profiled)
+
+    def _leave(self) -> None:
+        if self._profiled:
+            self._profiled.pop().__exit__(None, None, None)
+        if self.nvtx.listening:
+            self.nvtx.pop()
+
+    def close(self) -> None:
+        """Nothing more comes: hand over what there is."""
+        self._abandon_cycle()
+        if self.windows is not None:
+            self.windows.close(self, "the recording ended")
+        if self.segment is not None:
+            self.rotate()
+
+
+def _host_values(values: Sequence[int | None] | None) -> Sequence[int | None]:
+    """A copy of host values. A tensor is refused: reading one on a device would be a copy and a synchronisation."""
+    if values is None:
+        return NO_LENGTHS
+    if hasattr(values, "device") and not isinstance(values, (list, tuple)):
+        raise TypeError(f"accept lengths must be host values, not {type(values).__name__}")
+    return tuple(values)

@@ -1,0 +1,111 @@
+"""Host stamps -> rows of kind ``phase`` and ``cycle``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from speccollect import segment as seg
+from speccollect.segment import Segment
+from speccollect.table import coded, event_table, known
+from specschema.phases import CYCLE, range_name
+
+COMMITTING_MODES: Final = ("speculative", "decode", "mixed")
+"""Modes whose cycles commit tokens that ``accept`` tells of."""
+
+
+class Origin:
+    """Who recorded the rows.
+
+    Attributes:
+        rank: global rank.
+        pid: process id.
+        tid: host thread that runs the cycles.
+    """
+
+    __slots__ = ("pid", "rank", "tid")
+
+    def __init__(self, rank: int, pid: int, tid: int) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.tid = tid
+
+
+def phase_rows(segment: Segment, names: Sequence[str], origin: Origin) -> tuple[pa.Table, int]:
+    """Phase rows of a segment, and how many ranges were never closed (left out)."""
+    cells = segment.phases[: segment.phase_count]
+    closed = cells[cells[:, seg.END] > 0]
+    start = closed[:, seg.START]
+    table = event_table(
+        len(closed),
+        {
+            "kind": "phase",
+            "rank": origin.rank,
+            "pid": origin.pid,
+            "tid": origin.tid,
+            "name": coded(closed[:, seg.NAME], [range_name(n) for n in names]),
+            "start_ns": start,
+            "dur_ns": closed[:, seg.END] - start,
+            "cycle": known(closed[:, seg.CYCLE], pa.int64()),
+            "window": segment.window,
+        },
+    )
+    return table, len(cells) - len(closed)
+
+
+def cycle_rows(
+    segment: Segment,
+    names: Sequence[str],
+    origin: Origin,
+    *,
+    measured: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
+) -> tuple[pa.Table, int]:
+    """Cycle rows of a segment, and how many cycles were never ended (left out).
+
+    Args:
+        segment: sealed; its lists are read.
+        names: recorder's names, by code.
+        origin: rank, pid and thread.
+        measured: cycle numbers, starts and durations of the profiler's own cycle ranges, used instead of the stamps.
+    """
+    count = segment.cycle_count
+    cells = segment.cycles[:count]
+    rows = np.flatnonzero(cells[:, seg.END] > 0)
+    start = cells[:, seg.START].copy()
+    duration = cells[:, seg.END] - start
+    if measured is not None:
+        numbers, starts, durations = measured
+        start[numbers - segment.first_cycle] = starts
+        duration[numbers - segment.first_cycle] = durations
+
+    def lists(values: Sequence[Any]) -> list[Any]:
+        return [values[i] or None for i in rows.tolist()]
+
+    kept = cells[rows]
+    table = event_table(
+        len(rows),
+        {
+            "kind": "cycle",
+            "rank": origin.rank,
+            "pid": origin.pid,
+            "tid": origin.tid,
+            "name": range_name(CYCLE),
+            "start_ns": start[rows],
+            "dur_ns": duration[rows],
+            "cycle": segment.first_cycle + rows,
+            "mode": coded(kept[:, seg.MODE], names),
+            "batch_size": known(kept[:, seg.BATCH_SIZE], pa.int32()),
+            "draft_tokens": known(kept[:, seg.DRAFT_TOKENS], pa.int32()),
+            "graph_batch_size": known(kept[:, seg.GRAPH_BATCH_SIZE], pa.int32()),
+            "context_tokens": known(kept[:, seg.CONTEXT_TOKENS], pa.int64()),
+            "request_ids": lists(segment.request_ids),
+            "accept_lengths": lists(segment.accept_lengths),
+            "accepted_draft_tokens": lists(segment.accepted_draft_tokens),
+            "window": segment.window,
+        },
+    )
+    return table, count - len(rows)

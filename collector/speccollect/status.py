@@ -1,0 +1,88 @@
+"""What a rank says about itself: FOLDER/rank00003.status.json, replaced as a whole so that nobody reads half of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+STATES: Final = ("idle", "armed", "recording", "writing", "done", "failed")
+"""idle: nothing asked; armed: phases; recording: inside a window; writing: disarmed, files not yet closed;
+done: all files of the recording closed; failed: the collector switched itself off."""
+
+STATUS_PATTERN: Final = "rank*.status.json"  # rank00003.status.json
+_STATUS_NAME: Final = re.compile(r"rank(\d+)\.status\.json")
+
+
+@dataclass
+class RankStatus:
+    """State of one rank, as its status file says."""
+
+    rank: int
+    pid: int
+    host: str
+    state: str = "idle"
+    recording: int = 0
+    """Recording the figures below are of; 0 when there was none."""
+    world_size: int | None = None
+    """Ranks of the server as its process group says; None where there is none."""
+    cycles: int = 0
+    windows: int = 0
+    lost: int = 0
+    """Events and rows dropped because a buffer was full."""
+    message: str | None = None
+
+
+def status_path(folder: Path, rank: int) -> Path:
+    """FOLDER/rank00003.status.json."""
+    return folder / f"rank{rank:05d}.status.json"
+
+
+def write_status(folder: Path, status: RankStatus) -> None:
+    """Replace the rank's status file."""
+    path = status_path(folder, status.rank)
+    temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(status), file)
+    os.replace(temporary, path)
+
+
+def read_status(path: Path) -> RankStatus | None:
+    """A rank's status; None where the file is gone or is not one of ours."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = {field.name for field in dataclasses.fields(RankStatus)}
+        return RankStatus(**{name: value for name, value in content.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def read_statuses(folder: Path) -> list[RankStatus]:
+    """Every rank that has announced itself in a folder, in order of rank."""
+    found = [read_status(p) for p in folder.glob(STATUS_PATTERN) if _STATUS_NAME.fullmatch(p.name)]
+    return sorted((s for s in found if s is not None), key=lambda s: s.rank)
+
+
+def host_hash() -> str:
+    """The host's name as traces show it: enough to tell hosts apart, not to name them."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
+
+
+def alive(status: RankStatus) -> bool | None:
+    """Whether the rank's process still runs; None when it lives on another host (or in another container)."""
+    if status.host != host_hash():
+        return None
+    try:
+        os.kill(status.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,64 @@
+"""Columns -> a table of the trace's schema: what is not given is null."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from specschema.events import EVENT_SCHEMA
+
+
+def constant(value: str, rows: int) -> pa.DictionaryArray:
+    """A dictionary column that holds the same string in every row."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([value]))
+
+
+def coded(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
+    """A dictionary column from codes into ``names``; a negative code is null."""
+    indices = np.asarray(codes, dtype=np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(list(names), type=pa.string()))
+
+
+def known(values: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
+    """A column whose negative values stand for unknown and become null."""
+    return pa.array(values, mask=values < 0).cast(type_)
+
+
+def event_table(rows: int, columns: Mapping[str, Any]) -> pa.Table:
+    """Rows of the event table.
+
+    Args:
+        rows: number of rows.
+        columns: column name -> Arrow array, numpy array, list, or a scalar for all rows (None: null).
+
+    Returns:
+        Table with EVENT_SCHEMA's columns, in its order, without metadata.
+
+    Raises:
+        KeyError: a column the schema does not have.
+    """
+    unknown = set(columns) - set(EVENT_SCHEMA.names)
+    if unknown:
+        raise KeyError(sorted(unknown))
+    arrays = []
+    for field in EVENT_SCHEMA:
+        value = columns.get(field.name)
+        if value is None:
+            arrays.append(pa.nulls(rows, field.type))
+        elif isinstance(value, pa.Array):
+            arrays.append(value if value.type == field.type else value.cast(field.type))
+        elif isinstance(value, np.ndarray):
+            arrays.append(pa.array(value).cast(field.type))
+        elif isinstance(value, str):
+            arrays.append(constant(value, rows))
+        elif isinstance(value, int):
+            arrays.append(pa.array(np.full(rows, value)).cast(field.type))
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(value, type=pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(value, type=field.type))
+    return pa.Table.from_arrays(arrays, schema=EVENT_SCHEMA)

@@ -1,0 +1,104 @@
+"""Whether the recorded accept lengths add up to what the server says it generated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from speccollect.segment_rows import COMMITTING_MODES
+
+TOTAL_COLUMNS: Final = (
+    "kind",
+    "rank",
+    "cycle",
+    "mode",
+    "request_ids",
+    "accept_lengths",
+    "prompt_tokens",
+    "completion_tokens",
+)
+"""Columns of the event table that the check reads."""
+
+
+def _by_request(rows: pa.Table, column: str) -> dict[str, int]:
+    """Request id -> sum of its element of a list column, over the rows where both lists have one length."""
+    ids, values = rows["request_ids"].combine_chunks(), rows[column].combine_chunks()
+    same = pc.equal(pc.list_value_length(ids), pc.list_value_length(values))
+    ids, values = ids.filter(same), values.filter(same)
+    flat = pa.table({"id": ids.flatten(), "tokens": values.flatten()})
+    sums = flat.group_by("id").aggregate([("tokens", "sum")])
+    return {i: t or 0 for i, t in zip(sums["id"].to_pylist(), sums["tokens_sum"].to_pylist(), strict=True)}
+
+
+def rank_totals(rows: pa.Table, completion_tokens: int | None = None) -> dict[str, Any]:
+    """One rank's check.
+
+    Args:
+        rows: TOTAL_COLUMNS of the rank's ``cycle`` and ``request`` rows.
+        completion_tokens: what the client was told, used where the server's hooks told of no request.
+
+    Returns:
+        ``committed_tokens``: sum of accept lengths over all cycles; ``cycles_without_lengths``: committing cycles whose
+        lengths never reached the host (null elements count, too); ``first_tokens``: requests whose prefill was
+        recorded, each of which gave one token of its own; ``completion_tokens`` as told (``told_by`` server or client),
+        ``compared_requests``, ``difference`` (told minus recorded) and ``equal``, over the requests that were
+        recorded from prefill to end. ``difference`` and ``equal`` are None where there is nothing to compare.
+    """
+    cycles = rows.filter(pc.equal(rows["kind"], "cycle"))
+    mode = cycles["mode"].cast(pa.string())
+    commits = cycles.filter(pc.is_in(mode, pa.array(COMMITTING_MODES)))
+    known = commits.filter(pc.is_valid(commits["accept_lengths"]))
+    lengths = known["accept_lengths"].combine_chunks().flatten()
+    unknown = commits.num_rows - known.num_rows + _cycles_with_nulls(known)
+
+    prefills = cycles.filter(pc.is_in(mode, pa.array(["prefill", "mixed"])))
+    prefilled = set(prefills["request_ids"].combine_chunks().flatten().to_pylist())
+    # an engine may count the token that prefill itself gives among that cycle's accept lengths
+    told_first = prefills.filter(
+        pc.and_(pc.is_valid(prefills["accept_lengths"]), pc.equal(prefills["mode"].cast(pa.string()), "prefill"))
+    )
+    first = dict.fromkeys(prefilled, 1)
+    first.update(_by_request(told_first, "accept_lengths"))
+
+    committed = _by_request(known, "accept_lengths")
+    finished = rows.filter(pc.and_(pc.equal(rows["kind"], "request"), pc.is_valid(rows["completion_tokens"])))
+    told = {
+        ids[0]: tokens
+        for ids, tokens in zip(
+            finished["request_ids"].to_pylist(), finished["completion_tokens"].to_pylist(), strict=True
+        )
+        if ids
+    }
+    total = int(pc.sum(lengths).as_py() or 0)
+    result: dict[str, Any] = {
+        "committed_tokens": total,
+        "cycles_without_lengths": unknown,
+        "first_tokens": sum(first.values()),
+        "completion_tokens": None,
+        "told_by": None,
+        "compared_requests": 0,
+        "difference": None,
+        "equal": None,
+    }
+    compared = [request for request in told if request in first]
+    if compared:
+        recorded = sum(committed.get(r, 0) + first[r] for r in compared)
+        said = sum(told[r] for r in compared)
+        result.update(completion_tokens=said, told_by="server", compared_requests=len(compared))
+        result.update(difference=said - recorded, equal=said == recorded)
+    elif completion_tokens is not None:
+        recorded = total + sum(first.values())
+        result.update(completion_tokens=completion_tokens, told_by="client", compared_requests=len(first))
+        result.update(difference=completion_tokens - recorded, equal=completion_tokens == recorded)
+    return result
+
+
+def _cycles_with_nulls(known: pa.Table) -> int:
+    """Cycles one of whose elements is null."""
+    lists = known["accept_lengths"].combine_chunks()
+    parents: Sequence[int] = pc.list_parent_indices(lists).filter(pc.is_null(lists.flatten())).to_numpy()
+    return len(np.unique(parents))
