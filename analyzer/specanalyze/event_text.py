@@ -129,22 +129,24 @@ class EventText(Generic[T]):
             self._is_list = True
             return lead + 1
         for found in _EVENTS_KEY.finditer(text):
-            header = text[lead : found.start()].rstrip().removesuffix(b",") + b"}"
-            try:
-                self.metadata.update(self._object(header))
-            except msgspec.DecodeError:
-                continue  # inside a string or a nested object
-            return found.end()
+            header = self._object(text[lead : found.start()].rstrip().removesuffix(b",") + b"}", repair=True)
+            if header is not None:  # else the key stood inside a string or a nested object
+                self.metadata.update(header)
+                return found.end()
         return None
 
-    def _object(self, text: bytes) -> dict[str, Any]:
+    def _object(self, text: bytes, *, repair: bool) -> dict[str, Any] | None:
+        """Members of text that is one JSON object, perhaps after a repair, else None."""
         try:
             return _OBJECT.decode(text)
         except msgspec.DecodeError:
-            fixed, counts = json_repair.repaired(text)
-            value = _OBJECT.decode(fixed)
+            if not repair:
+                return None
+        fixed, counts = json_repair.repaired(text)
+        value = self._object(fixed, repair=False)
+        if value is not None:
             self.repairs += counts
-            return value
+        return value
 
     def _head(self, text: bytes) -> tuple[list[T], int, bool]:
         """Events at the start of ``text``, how many bytes they take, and whether the list of events ended there."""
@@ -152,26 +154,32 @@ class EventText(Generic[T]):
         if not cuts:
             return [], 0, False
         for end, after in cuts:
-            try:
-                return self._decode(b"[" + text[:end] + b"]"), after, False
-            except msgspec.DecodeError:
-                continue
+            events = self._whole(text[:end])
+            if events is not None:
+                return events, after, False
         cut, close = _scan(text)
         if close is not None:
             return self._events(text[:close]), close + 1, True
         if cut is not None:
-            try:
-                return self._decode(b"[" + text[: cut[0]] + b"]"), cut[1], False
-            except msgspec.DecodeError:
-                pass
-        fault: TraceError | None = None
-        for end, after in [*cuts, *([cut] if cut else [])]:
-            try:
-                return self._events(text[:end]), after, False
-            except TraceError as error:
-                fault = fault or error
-        assert fault is not None
-        raise fault
+            events = self._whole(text[: cut[0]])
+            if events is not None:
+                return events, cut[1], False
+        # Not a matter of the cut: something in the text needs a repair, which again proves the cut.
+        for end, after in cuts[1:]:
+            fixed, counts = json_repair.repaired(text[:end])
+            events = self._whole(fixed)
+            if events is not None:
+                self.repairs += counts
+                return events, after, False
+        end, after = cuts[0]
+        return self._events(text[:end]), after, False
+
+    def _whole(self, text: bytes) -> list[T] | None:
+        """Events of text that is a list of values as it stands, else None."""
+        try:
+            return self._decode(b"[" + text.rstrip().removesuffix(b",") + b"]")
+        except msgspec.DecodeError:
+            return None
 
     def _end(self, text: bytes) -> Iterator[list[T]]:
         """The last events, the end of their list, and what follows."""
@@ -181,9 +189,8 @@ class EventText(Generic[T]):
             if footer is None:
                 continue
             candidate = (close, footer)
-            try:
-                events = self._decode(b"[" + text[:close].rstrip().removesuffix(b",") + b"]")
-            except msgspec.DecodeError:
+            events = self._whole(text[:close])
+            if events is None:
                 if _scan(text[:close])[1] is not None:
                     continue  # the list of events ended before: this is the end of another list
                 events = self._events(text[:close])
@@ -208,13 +215,11 @@ class EventText(Generic[T]):
             raise self._cut_short(self._byte + len(text))
         whole = 0
         for end in [m.end() for m in re.finditer(rb"\}", text)][: -_CLOSES - 1 : -1]:
-            try:
-                events = self._decode(b"[" + text[:end] + b"]")
-            except msgspec.DecodeError:
-                continue
-            whole = end
-            yield events
-            break
+            events = self._whole(text[:end])
+            if events is not None:
+                whole = end
+                yield events
+                break
         else:
             cuts = _last_cuts(text)
             if cuts:
@@ -246,11 +251,7 @@ class EventText(Generic[T]):
             return None if text else {}
         if not text.startswith((b",", b"}")):
             return None
-        text = b"{" + text.removeprefix(b",")
-        try:
-            return self._object(text) if repair else _OBJECT.decode(text)
-        except msgspec.DecodeError:
-            return None
+        return self._object(b"{" + text.removeprefix(b","), repair=repair)
 
     def _events(self, text: bytes) -> list[T]:
         """Events of text that may need a repair."""
@@ -258,34 +259,29 @@ class EventText(Generic[T]):
         try:
             return self._decode(b"[" + text + b"]")
         except msgspec.DecodeError as error:
-            fault = error
+            fault = str(error)
         fixed, counts = json_repair.repaired(text)
-        try:
-            events = self._decode(b"[" + fixed + b"]")
-        except msgspec.DecodeError as error:
-            if not self._salvage:
-                raise self._fault(text, str(fault)) from error
-            return self._whole_rows(fixed, counts)
+        events = self._whole(fixed)
+        if events is None and not self._salvage:
+            raise self._fault(text, fault)
         self.repairs += counts
-        return events
+        return self._whole_rows(fixed) if events is None else events
 
-    def _whole_rows(self, text: bytes, counts: Counter[str]) -> list[T]:
+    def _whole_rows(self, text: bytes) -> list[T]:
         """Events of the rows that decode; the others are counted. Only for salvaging."""
         bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text)), len(text)]
         events: list[T] = []
         i = 0
         while i + 1 < len(bounds):
             for j in range(i + 1, min(i + 1 + _SALVAGE_JOIN, len(bounds))):
-                try:
-                    events += self._decode(b"[" + text[bounds[i] : bounds[j]].rstrip().removesuffix(b",") + b"]")
-                except msgspec.DecodeError:
-                    continue
-                i = j
-                break
+                row = self._whole(text[bounds[i] : bounds[j]])
+                if row is not None:
+                    events += row
+                    i = j
+                    break
             else:
                 self._dropped += 1
                 i += 1
-        self.repairs += counts
         return events
 
     def _pass(self, text: bytes, used: int) -> None:

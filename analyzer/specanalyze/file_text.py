@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from isal import isal_zlib
 
 CHUNK_BYTES: Final = 4 << 20
 """Text handed on at once. Larger chunks are no faster; smaller ones make the columns of a chunk dearer than its rows."""
 _READ_BYTES: Final = 1 << 18
+_DAMAGED: Final = (cast(type[Exception], isal_zlib.error), zlib.error)
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 Progress = Callable[[int], None]
@@ -58,23 +59,29 @@ class FileText:
     def _inflated(self, data: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
         member = isal_zlib.decompressobj(wbits=31)
         while data:
-            try:
-                yield member.decompress(data)
-                rest = member.unused_data if member.eof else b""
-                data = rest or self._read(read)
-                if member.eof and data:
-                    # gzip files may be padded with zero bytes behind the last member
-                    data = data.lstrip(b"\0") or self._read(read)
-                    if data and not data.startswith(_GZIP_MAGIC[: len(data)]):
-                        self.early_end = "bytes that are no gzip member follow the compressed text"
-                        return
-                    if data:
-                        member = isal_zlib.decompressobj(wbits=31)
-            except (isal_zlib.error, zlib.error) as error:
-                self.early_end = f"its gzip stream is damaged ({error})"
+            text = self._inflate(member, data)
+            if text is None:
                 return
+            yield text
+            data = (member.unused_data if member.eof else b"") or self._read(read)
+            if member.eof:
+                # zero bytes may pad the last member
+                data = data.lstrip(b"\0") or self._read(read).lstrip(b"\0")
+                if data and not data.startswith(_GZIP_MAGIC[: len(data)]):
+                    self.early_end = "bytes that are no gzip member follow the compressed text"
+                    return
+                if data:
+                    member = isal_zlib.decompressobj(wbits=31)
         if not member.eof:
             self.early_end = "its gzip stream ends early"
+
+    def _inflate(self, member: isal_zlib.Decompress, data: bytes) -> bytes | None:
+        try:
+            text: bytes = member.decompress(data)
+        except _DAMAGED as error:
+            self.early_end = f"its gzip stream is damaged ({error})"
+            return None
+        return text
 
     def _read(self, read: Callable[[int], bytes]) -> bytes:
         data = read(_READ_BYTES)

@@ -103,8 +103,13 @@ def _lenient(item: dict[str, Any]) -> Row:
 
     args = item.get("args")
     return Row(
-        *(text(key) for key in ("ph", "cat", "name")),
-        *(item.get(key) for key in ("pid", "tid", "ts", "dur")),
+        ph=text("ph"),
+        cat=text("cat"),
+        name=text("name"),
+        pid=item.get("pid"),
+        tid=item.get("tid"),
+        ts=item.get("ts"),
+        dur=item.get("dur"),
         args=msgspec.convert(args, Args) if isinstance(args, dict) else None,
     )
 

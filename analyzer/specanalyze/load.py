@@ -115,12 +115,11 @@ def _identified(files: Iterable[Path], folder: bool, warnings: list[str]) -> lis
     found: list[kineto.KinetoFile] = []
     others: list[str] = []
     for path in files:
-        try:
-            found.append(kineto.identify(path))
-        except NotATraceError:
-            if not folder:
-                raise
+        k = _identify(path, folder)
+        if k is None:
             others.append(path.name)
+        else:
+            found.append(k)
     if not found:
         raise TraceError(f"none of {', '.join(others)} is a trace: no traceEvents in them")
     if any(k.file.rank is not None for k in found):
@@ -130,6 +129,15 @@ def _identified(files: Iterable[Path], folder: bool, warnings: list[str]) -> lis
         ]
         found = [k for k in found if k not in nameless]
     return [_with_rank(k, warnings) for k in found]
+
+
+def _identify(path: Path, folder: bool) -> kineto.KinetoFile | None:
+    try:
+        return kineto.identify(path)
+    except NotATraceError:
+        if not folder:
+            raise
+        return None
 
 
 def _with_rank(k: kineto.KinetoFile, warnings: list[str]) -> kineto.KinetoFile:
