@@ -1,0 +1,127 @@
+"""The cycle table: steps, modes, tokens, and which ranks count."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import polars as pl
+import traces
+
+from specanalyze.cycles import CYCLE_SCHEMA, STAMP_SCHEMA, cycle_table, phase_stamps, replicas
+
+
+def cycle(number: int | None, start: int, end: int, **more: Any) -> dict[str, Any]:
+    return traces.phase("spec.cycle", start, end, cycle=number, **more)
+
+
+def table(*rows: dict[str, Any], rank: int = 0) -> pl.DataFrame:
+    return cycle_table(traces.trace(traces.rank_trace(rows, rank=rank)))
+
+
+def test_a_step_reaches_to_the_next_start_within_window_mode_and_request() -> None:
+    spec: dict[str, Any] = {"mode": "speculative", "request_ids": ["a"]}
+    found = table(
+        cycle(0, 0, 8, mode="prefill", request_ids=["a"]),
+        cycle(1, 10, 18, **spec),
+        cycle(2, 21, 30, **spec),  # next one is in a window
+        cycle(3, 40, 49, window=0, **spec),
+        cycle(4, 52, 60, window=0, **spec),  # the window ends
+        cycle(5, 70, 78, **spec),
+        cycle(7, 90, 98, **spec),  # cycle 6 was lost; then another request
+        cycle(8, 99, 100, mode="speculative", request_ids=["b"]),
+        cycle(9, 105, 110, mode="speculative", request_ids=["b", "c"]),
+        cycle(10, 120, 130, mode="speculative", request_ids=["c"]),
+    )
+    assert found.schema == pl.Schema(CYCLE_SCHEMA)
+    assert found["step_ns"].to_list() == [None, 11, None, 12, None, None, None, 6, 15, None]
+    assert found["end_ns"].to_list() == [8, 18, 30, 49, 60, 78, 98, 100, 110, 130]
+    assert found["window"].to_list() == [None, None, None, 0, 0, None, None, None, None, None]
+
+
+def test_tokens_are_unknown_where_one_accept_is_and_one_each_in_plain_decode() -> None:
+    found = table(
+        cycle(0, 0, 8, mode="speculative", accept_lengths=[3, 1]),
+        cycle(1, 10, 18, mode="speculative", accept_lengths=[3, None]),
+        cycle(2, 20, 28, mode="speculative", batch_size=2),
+        cycle(3, 30, 38, mode="decode", batch_size=4),
+        cycle(4, 40, 48, mode="decode"),
+        cycle(5, 50, 58, mode="prefill", batch_size=4),
+    )
+    assert found["tokens"].to_list() == [4, None, None, 4, None, None]
+
+
+def test_mode_comes_from_the_phases_where_the_row_has_none() -> None:
+    found = table(
+        cycle(0, 0, 10),
+        traces.phase("spec.prefill", 1, 5),
+        cycle(1, 10, 20),
+        traces.phase("spec.draft", 11, 12),
+        traces.phase("spec.verify", 12, 15),
+        cycle(2, 20, 30),
+        traces.phase("spec.decode", 21, 25),
+        cycle(3, 30, 40),
+        traces.phase("spec.idle", 31, 35),
+        cycle(4, 40, 50),
+        cycle(5, 50, 60, accepted_draft_tokens=[1]),
+    )
+    assert found["mode"].to_list() == ["prefill", "speculative", "decode", "idle", None, "speculative"]
+
+
+def test_cycles_are_found_among_the_phases_of_a_window_without_cycle_rows() -> None:
+    rows = [
+        traces.phase("draft_extend", 0, 5, window=0),  # of a cycle that began before the window
+        traces.phase("draft", 10, 20, window=0),
+        traces.phase("step[TARGET_VERIFY bs=1]", 20, 40, window=0),
+        traces.phase("draft_extend", 41, 45, window=0),
+        traces.phase("draft", 50, 60, window=0),
+        traces.phase("step[TARGET_VERIFY bs=1]", 60, 80, window=0),
+        cycle(90, 1000, 1010),  # untraced, of a log
+        cycle(91, 1015, 1025),
+        traces.phase("other", 1030, 1040),
+    ]
+    found = table(*rows)
+    assert found.select("window", "cycle", "mode", "start_ns", "dur_ns", "step_ns").rows() == [
+        (0, 0, "speculative", 10, 35, 40),
+        (0, 1, "speculative", 50, 30, None),
+        (None, 90, None, 1000, 10, 15),
+        (None, 91, None, 1015, 10, None),
+    ]
+    stamps = phase_stamps(traces.trace(traces.rank_trace(rows)))
+    assert stamps.schema == pl.Schema(STAMP_SCHEMA)
+    assert stamps.select("window", "cycle", "phase", "start_ns").rows() == [
+        (0, 0, "draft_extend", 0),
+        (0, 0, "draft", 10),
+        (0, 0, "verify", 20),
+        (0, 0, "draft_extend", 41),
+        (0, 1, "draft", 50),
+        (0, 1, "verify", 60),
+    ]
+
+
+def test_a_trace_that_names_no_window_is_one_window_if_a_profiler_ran() -> None:
+    rows = [cycle(None, 0, 10), cycle(None, 12, 20)]
+    assert table(*rows).select("window", "cycle").rows() == [(None, 0), (None, 1)]
+    assert table(*rows, traces.launch("cudaLaunchKernel", 3, 1)).select("window", "cycle").rows() == [(0, 0), (0, 1)]
+
+
+def test_a_cycle_nested_in_a_cycle_is_part_of_it() -> None:
+    assert table(cycle(None, 0, 10), cycle(None, 2, 8), cycle(None, 12, 20))["start_ns"].to_list() == [0, 12]
+
+
+def test_tensor_parallel_ranks_count_once_and_data_parallel_ranks_each() -> None:
+    def rank(number: int, accepts: list[int], request: str = "a") -> Any:
+        rows = [
+            cycle(n, 10 * n, 10 * n + 8, mode="speculative", request_ids=[request], accept_lengths=[length])
+            for n, length in enumerate(accepts)
+        ]
+        return traces.rank_trace(rows, rank=number)
+
+    recording = traces.trace(rank(0, [1, 2]), rank(1, [1, 2]), rank(2, [1, 2], "b"), rank(3, [1, 2, 3], "b"))
+    assert replicas(recording, cycle_table(recording)) == ["0", "3"]  # rank 3 knows more accepts
+    told = dataclasses.replace(
+        recording, metadata={"ranks": [{"rank": n, "data": n // 2, "tensor": n % 2} for n in range(4)]}
+    )
+    assert replicas(told, cycle_table(told)) == ["0", "3"]
+    apart = dataclasses.replace(recording, metadata={"ranks": [{"rank": n, "data": n} for n in range(4)]})
+    assert replicas(apart, cycle_table(apart)) == ["0", "1", "2", "3"]
