@@ -7,6 +7,9 @@ from typing import Final
 from specschema.collective_family import ALLREDUCE, Family
 
 _SGLANG_JIT: Final = "SGLang 0.5.12 to 0.5.23 custom_all_reduce.cuh (JIT kernels)"
+_SGLANG_SHOT: Final = (
+    "SGLang 0.5.17 custom_all_reduce.cuh: the last template argument is the number of shots; recorded on H200"
+)
 _SGLANG_NVLINK: Final = (
     "SGLang 0.5.23 kernels/jit/csrc/distributed: Primitive 1 = reduce-scatter, 2 = all-gather, 3 = both"
 )
@@ -60,6 +63,24 @@ ENGINES: Final = (
         "two-shot",
         "pull",
         _SGLANG_JIT,
+    ),
+    Family(
+        r"\ball_reduce_kernel<.*allreduce(?:push|pull)impl<.*,\s*1>\(",
+        "custom all-reduce",
+        ALLREDUCE,
+        "one-shot",
+        None,
+        _SGLANG_SHOT,
+        True,
+    ),
+    Family(
+        r"\ball_reduce_kernel<.*allreduce(?:push|pull)impl<.*,\s*2>\(",
+        "custom all-reduce",
+        ALLREDUCE,
+        "two-shot",
+        None,
+        _SGLANG_SHOT,
+        True,
     ),
     Family(
         r"(?:^|::)all_reduce_kernel",
@@ -157,9 +178,6 @@ ENGINES: Final = (
         None,
         None,
         _TRTLLM,
-    ),
-    Family(
-        r"\bminimax_reduce_rms\w*lamport", "trtllm fusion", ALLREDUCE, None, "lamport", "vLLM 0.33 (binary symbols)"
     ),
     Family(r"\bminimax_reduce_rms", "trtllm fusion", ALLREDUCE, None, None, "vLLM 0.33 (binary symbols)"),
     Family(r"\boneshotallreduce\w*kernel", "trtllm mnnvl", ALLREDUCE, "one-shot", None, _MNNVL),

@@ -49,6 +49,9 @@ _NCCL_PROTOCOL: Final = re.compile(
 _SYMMETRIC_ALGORITHM: Final = re.compile(
     r"devkernel_(?:allreduce|allgather|reducescatter)_(\w+?)(?=_(?:sum|min|max|avg|prod)|$)", re.IGNORECASE
 )
+_PROTOCOL: Final = re.compile(r"allreduce(push|pull)impl|\bnvlink_(push|pull)_kernel|(lamport)", re.IGNORECASE)
+"""What the engines' own kernels call their way of moving data: in the function or the class it is a template of."""
+
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_:]+")
 _DTYPES: Final = {
     "bf16": "bf16",
@@ -150,8 +153,7 @@ def describe(name: str) -> CollectiveKernel:
         dtype = _nccl_dtype(function)
     else:
         dtype = _template_dtype(name)
-    if "allreducepushimpl" in name.lower():
-        protocol = "push"
-    elif "allreducepullimpl" in name.lower():
-        protocol = "pull"
+    if protocol is None:
+        found = _PROTOCOL.search(name)
+        protocol = (found.group(1) or found.group(2) or found.group(3)).lower() if found else None
     return CollectiveKernel(family.operation, algorithm, protocol, dtype, family.library)

@@ -7,8 +7,9 @@ from typing import Final
 from specschema.communication import ALLREDUCE, FAMILIES
 from specschema.kernel_rule import KernelRule
 from specschema.kernel_rules_engines import BOOKKEEPING, ELEMENTWISE
+from specschema.kernel_rules_gemm import GEMM
 from specschema.kernel_rules_libraries import GENERATED, LIBRARIES
-from specschema.kernel_rules_model import ATTENTION, GEMM, MOE
+from specschema.kernel_rules_model import ATTENTION, MOE
 
 __all__ = ["RULES", "KernelRule"]
 
