@@ -32,7 +32,7 @@ import pathlib, sys, zipfile
 
 wheels, target = map(pathlib.Path, sys.argv[1:])
 [wheel] = wheels.glob("*.whl")
-wanted = tuple(f"sglang/srt/{part}/" for part in ("distributed", "layers", "managers", "model_executor", "plugins", "speculative"))
+wanted = tuple(f"sglang/srt/{part}/" for part in ("arg_groups", "distributed", "layers", "managers", "model_executor", "plugins", "speculative"))
 with zipfile.ZipFile(wheel) as archive:
     for name in archive.namelist():
         if name.endswith(".py") and (name.startswith(wanted) or name.count("/") <= 2):

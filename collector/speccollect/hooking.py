@@ -7,8 +7,8 @@ touched. (SGLang has a hook registry of its own; it imports every target in ever
 can't be undone, and exists from 0.5.11 on only. So this one is used for all releases; the registry's hooks compose.)
 
 The promise to the server: the original runs exactly once whatever our code does, its result and its exceptions pass
-through untouched, and an exception of ours goes to ``recorder.fail``, which disarms. Wrappers run only while armed, and
-never while a CUDA graph is being captured.
+through untouched, and an exception of ours goes to ``recorder.fail``, which disarms. Wrappers run only while armed (one
+that looks at a server's start excepted), and never while a CUDA graph is being captured.
 """
 
 from __future__ import annotations
@@ -39,17 +39,29 @@ class Recorder(Protocol):
     def poll(self) -> None:
         """Reads the control word: arms or disarms. Called where the server's loop comes by, idle or not."""
 
+    def identify(
+        self,
+        *,
+        rank: int | None = None,
+        coordinates: Mapping[str, int] | None = None,
+        server: str | None = None,
+        server_version: str | None = None,
+        server_args: Mapping[str, Any] | None = None,
+        model_path: str | None = None,
+    ) -> None:
+        """What the engine knows of this process; once, at its start."""
+
     def begin_cycle(
         self,
         mode: str,
         batch_size: int,
-        draft_tokens: int | None,
+        draft_tokens: int,
         request_ids: Sequence[str],
-        context_tokens: int | None,
+        context_tokens: int | None = None,
     ) -> int:
-        """Opens a cycle and returns its number. ``mode`` is one of ``specschema.phases.CYCLE_MODES``."""
+        """Opens a cycle and returns its number, or -1. ``mode`` is one of ``specschema.phases.CYCLE_MODES``."""
 
-    def end_cycle(self, cycle: int, graph_batch_size: int | None = None) -> None:
+    def end_cycle(self, cycle: int, *, graph_batch_size: int | None = None) -> None:
         """Closes the cycle; ``graph_batch_size`` is null when the forward ran eagerly."""
 
     def begin_phase(self, name: str) -> int:
@@ -84,6 +96,8 @@ class HookPoint:
     """Parameters that the wrapper reads by name."""
     polls: bool = False
     """Whether the recorder reads its control word here first."""
+    always: bool = False
+    """Whether the wrapper runs also while not armed: for what a server does once, at its start."""
     optional: bool = False
     """Whether some builds of these releases lack it, so that its absence is worth no warning."""
 
@@ -258,7 +272,7 @@ class _Original:
 def _guard(point: HookPoint, recorder: Any) -> Wrapper:
     """Wraps the point's wrapper so that it keeps the promise of this module, bugs in it included."""
     wrapper = point.wrapper(recorder)
-    where, polls = point.name, point.polls
+    where, polls, always = point.name, point.polls, point.always
 
     def guard(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if polls:
@@ -266,7 +280,7 @@ def _guard(point: HookPoint, recorder: Any) -> Wrapper:
                 recorder.poll()
             except Exception as error:  # noqa: BLE001  hook boundary: fail open
                 recorder.fail(where, error)
-        if not recorder.armed or capturing():
+        if not (recorder.armed or always) or capturing():
             return wrapped(*args, **kwargs)
         original = _Original(wrapped)
         failure: Exception | None = None

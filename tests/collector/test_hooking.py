@@ -99,7 +99,10 @@ def put() -> Iterator[Callable[..., Installed]]:
         installed.remove()
 
 
-def point(qualname: str, wrapper: Callable[[Any], Wrapper] = phase("verify"), **fields: Any) -> HookPoint:
+VERIFY = phase("verify")
+
+
+def point(qualname: str, wrapper: Callable[[Any], Wrapper] = VERIFY, **fields: Any) -> HookPoint:
     return HookPoint("tinyserver.worker", qualname, wrapper, **fields)
 
 
@@ -243,7 +246,7 @@ def test_the_servers_own_exception_passes_through_untouched(
     worker = importlib.import_module("tinyserver.worker")
     recorder = Recorder()
     put(point("Worker.cycle", bug), recorder=recorder)
-    with pytest.raises(ValueError, match="^negative batch$") as caught:
+    with pytest.raises(ValueError, match=r"^negative batch$") as caught:
         worker.Worker().cycle(-1)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None

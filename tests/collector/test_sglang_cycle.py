@@ -64,13 +64,18 @@ class GenerationBatchResult:
     delay_sample_func: object = None
 
 class Args:
-    speculative_num_draft_tokens = 3
+    def __init__(self):
+        self.speculative_num_draft_tokens, self.model_path, self.api_table = 3, "/models/tiny", {}
+        self.dp_size, self.tp_size, self.pp_size, self.enable_dp_attention = 2, 4, 1, False
+
+class ParallelState:
+    tp_rank, pp_rank, dp_rank, moe_ep_rank = 3, 0, 1, None
 
 class Scheduler:
     def __init__(self, worker, overlap):
         self.tp_worker, self.model_worker, self.enable_overlap = TpModelWorker(), worker, overlap
         worker.target_worker = self.tp_worker
-        self.server_args, self.queue = Args(), deque()
+        self.server_args, self.queue, self.ps = Args(), deque(), ParallelState()
     def run_batch(self, batch):
         return self.model_worker.forward_batch_generation(batch)
     def process_batch_result(self, batch, result):
@@ -200,9 +205,13 @@ class Recorder:
         self.accepts: dict[int, Any] = {}
         self.finished: list[Any] = []
         self.failures: list[Any] = []
+        self.told: dict[str, Any] = {}
 
     def poll(self) -> None:
         pass
+
+    def identify(self, **told: Any) -> None:
+        self.told = told
 
     def begin_cycle(self, *fields: Any) -> int:
         self.cycles.append(fields)
@@ -368,6 +377,27 @@ def test_polls_on_every_turn_of_the_loop(hooks: Installed, recorder: Recorder, m
     receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
     assert receiver.SchedulerRequestReceiver().recv_requests() == []
     assert polls == [1]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recorder: Recorder) -> None:
+    recorder.armed = False
+    scheduler("ngram_worker.NGRAMWorker", [], overlap=True)
+    assert recorder.told == {
+        "rank": 7,  # second replica of four ranks each
+        "coordinates": {"tensor": 3, "pipeline": 0, "data": 1},
+        "server": "sglang",
+        "server_version": None,
+        "server_args": {
+            "speculative_num_draft_tokens": 3,
+            "model_path": "/models/tiny",
+            "dp_size": 2,
+            "tp_size": 4,
+            "pp_size": 1,
+            "enable_dp_attention": False,
+        },
+        "model_path": "/models/tiny",
+    }
 
 
 def test_vllm_is_left_alone_with_a_clear_word(caplog: pytest.LogCaptureFixture) -> None:

@@ -151,6 +151,7 @@ def test_the_table_notices_what_moved(tmp_path: Path, monkeypatch: pytest.Monkey
     module_body.cache_clear()
     assert found == {
         "Scheduler.recv_requests": "sglang.srt.managers.scheduler has no Scheduler.recv_requests",
+        "Scheduler.__init__": "sglang.srt.managers.scheduler has no Scheduler.__init__",
         "Scheduler.run_batch": "sglang.srt.managers.scheduler.Scheduler.run_batch has no parameter batch",
         "Scheduler.process_batch_result": None,
         "Scheduler.launch_batch_sample_if_needed": "sglang.srt.managers.scheduler has no "

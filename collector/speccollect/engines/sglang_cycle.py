@@ -9,6 +9,7 @@ out; the verifier's own count is read from the result. Nothing here reads a devi
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _ACCEPTED_FIELDS: Final = (
 
 _PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "prefill", "idle": "idle"}
 """Leaf phase that covers a whole cycle; a speculative cycle has phases of its own."""
+
+_PLAIN: Final = (str, int, float, bool, list, tuple, type(None))
+"""Types of server arguments that are worth a line in the trace's metadata."""
 
 Call = Callable[..., Any]
 
@@ -54,10 +58,26 @@ class CycleHooks:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._settings: dict[str, Any] = {}
         self._cycle: _Cycle | None = None
         self._thread = 0
 
     # The scheduler
+
+    def started(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``Scheduler.__init__``: tells the recorder which rank this is and what the server runs with."""
+        outcome = wrapped(*args, **kwargs)
+        settings = self._settings = _settings(scheduler.server_args)
+        place = _place(scheduler)
+        self._recorder.identify(
+            rank=_replica_rank(settings, place),
+            coordinates={name: value for name, value in place.items() if value is not None},
+            server="sglang",
+            server_version=getattr(sys.modules.get("sglang"), "__version__", None),
+            server_args={key: value for key, value in settings.items() if isinstance(value, _PLAIN)},
+            model_path=settings["model_path"],
+        )
+        return outcome
 
     def receive(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``recv_requests``: passed by the loop on every turn, idle or not; only the poll before it matters."""
@@ -74,10 +94,12 @@ class CycleHooks:
         number = self._recorder.begin_cycle(
             mode,
             len(requests),
-            _draft_tokens(scheduler) if speculative else 0,
+            self._draft_tokens(scheduler) if speculative else 0,
             [request.rid for request in requests],
             sum(request.seqlen for request in requests) if mode in ("speculative", "decode") else None,
         )
+        if number < 0:  # the control word said stop
+            return wrapped(*args, **kwargs)
         cycle = _Cycle(number, mode, len(requests), _PHASE_OF_MODE.get(mode))
         if not scheduler.enable_overlap:
             # The v1 worker commits tokens within run_batch. Under overlap the previous batch's result is yet to be
@@ -180,6 +202,14 @@ class CycleHooks:
             cycle.replayed = True
         return wrapped(*args, **kwargs)
 
+    def _draft_tokens(self, scheduler: Any) -> int:
+        """Tokens the draft proposes per request: the worker's own number (it may adapt), else the server's argument."""
+        worker = getattr(scheduler, "model_worker", None) or getattr(scheduler, "draft_worker", None)
+        verified = getattr(worker, "speculative_num_draft_tokens", None)
+        if verified is None:
+            verified = self._settings.get("speculative_num_draft_tokens") or 1
+        return int(verified) - 1
+
     def _own_cycle(self) -> _Cycle | None:
         """The open cycle, seen from the thread that opened it; None in warm-up runs, which no cycle encloses."""
         return self._cycle if threading.get_ident() == self._thread else None
@@ -194,6 +224,32 @@ class CycleHooks:
             self._recorder.end_phase(token)
 
 
+def _place(scheduler: Any) -> dict[str, int | None]:
+    """Coordinates of this scheduler; where they are kept moved twice."""
+    context = sys.modules.get("sglang.srt.runtime_context")
+    holder = getattr(scheduler, "ps", None)  # 0.5.13 to 0.5.20
+    if holder is None:
+        told = hasattr(scheduler, "tp_rank")  # up to 0.5.12; else the context of 0.5.21 and later
+        holder = context.get_parallel() if context is not None and not told else scheduler
+    names = {"tensor": "tp_rank", "pipeline": "pp_rank", "data": "dp_rank", "expert": "moe_ep_rank"}
+    return {ours: getattr(holder, theirs, None) for ours, theirs in names.items()}
+
+
+def _settings(server_args: Any) -> dict[str, Any]:
+    """The server's arguments by name, as resolved; later releases keep what the user typed apart from that."""
+    resolved = getattr(server_args, "resolved_dict", None)
+    return dict(resolved() if resolved is not None else vars(server_args))
+
+
+def _replica_rank(settings: dict[str, Any], place: dict[str, int | None]) -> int | None:
+    """Rank over all replicas of plain data parallelism, whose process groups number each replica from 0; else None."""
+    if settings["dp_size"] <= 1 or settings.get("enable_dp_attention") or place["data"] is None:
+        return None
+    tensor = int(settings["tp_size"])
+    within = (place["pipeline"] or 0) * tensor + (place["tensor"] or 0)
+    return place["data"] * tensor * int(settings.get("pp_size", 1)) + within
+
+
 def _mode(batch: Any) -> str | None:
     """Mode of the cycle that runs ``batch``; None where no forward runs (a prefill taken over from another server)."""
     mode = batch.forward_mode
@@ -206,15 +262,6 @@ def _mode(batch: Any) -> str | None:
     if mode.is_extend():
         return "prefill"
     return None
-
-
-def _draft_tokens(scheduler: Any) -> int | None:
-    """Tokens the draft proposes per request: the worker's own number (it may adapt), else the server's argument."""
-    worker = getattr(scheduler, "model_worker", None) or getattr(scheduler, "draft_worker", None)
-    verified = getattr(worker, "speculative_num_draft_tokens", None)
-    if verified is None:
-        verified = scheduler.server_args.speculative_num_draft_tokens
-    return None if verified is None else int(verified) - 1
 
 
 def _graph_batch_size(scheduler: Any, result: Any, cycle: _Cycle) -> int | None:

@@ -32,6 +32,7 @@ def points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
             ">=0.5.13",
             polls=True,
         ),
+        HookPoint(scheduler, "Scheduler.__init__", lambda _: cycles.started, always=True),
         HookPoint(scheduler, "Scheduler.run_batch", lambda _: cycles.run_batch, parameters=("batch",)),
         HookPoint(
             scheduler, "Scheduler.process_batch_result", lambda _: cycles.process_result, parameters=("batch", "result")
@@ -126,6 +127,12 @@ class Read(NamedTuple):
 READS: Final = (
     Read(_MANAGERS + "scheduler", "Scheduler", ("enable_overlap", "tp_worker", "server_args")),
     Read(_MANAGERS + "scheduler", "Scheduler", ("draft_worker",), "<0.5.4"),
+    Read(_MANAGERS + "scheduler", "Scheduler", ("tp_rank",), "<0.5.13"),
+    Read(_MANAGERS + "scheduler", "Scheduler", ("ps",), ">=0.5.13,<0.5.21"),
+    Read(
+        "sglang.srt.server_args", "ServerArgs", ("model_path", "tp_size", "dp_size", "enable_dp_attention"), "<0.5.19"
+    ),
+    Read("sglang.srt.server_args", "ServerArgs", ("resolved_dict",), ">=0.5.19"),
     Read(_MANAGERS + "scheduler", "Scheduler", ("model_worker",), ">=0.5.4"),
     Read(_MANAGERS + "schedule_batch", "ScheduleBatch", ("reqs", "forward_mode", "spec_algorithm")),
     Read(_MANAGERS + "schedule_batch", "Req", ("rid", "origin_input_ids", "output_ids", "seqlen", "finished")),
