@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import polars as pl
 
-from specanalyze.kineto import DTYPES, main_thread, table
+from specanalyze.event_frame import DTYPES, main_thread, table
 from specschema.errors import TraceError
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
 

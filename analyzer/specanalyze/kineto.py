@@ -11,18 +11,16 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze import json_repair
+from specanalyze.collectives import group_ranks
+from specanalyze.event_frame import empty, main_thread, table
 from specanalyze.event_text import EventText
 from specanalyze.file_text import FileText, Progress
 from specanalyze.kineto_columns import columns, decode
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
 from specschema.errors import TraceError
-from specschema.events import COLUMN_NAMES, DEVICE_KINDS, EVENT_SCHEMA
 
 _DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
 _OVERLAP_BYTES: Final = 64
-DTYPES: Final = dict(pl.from_arrow(EVENT_SCHEMA.empty_table()).schema)  # type: ignore[union-attr]
-"""polars type of each column of the event table; dictionary-encoded strings are Categorical."""
-_ALWAYS: Final = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "window")
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def read_events(
     warnings = [json_repair.warning(path.name, text.repairs)] if text.repairs else []
     warnings += text.lost
     if not frames:
-        return pl.DataFrame(schema={name: DTYPES[name] for name in _ALWAYS}), warnings
+        return empty(), warnings
     events = pl.concat(frames, how="diagonal", rechunk=False)
     if events["merged"].any():
         raise TraceError(
@@ -113,39 +111,6 @@ def read_events(
         window=pl.lit(0),
     )
     return table(events), warnings
-
-
-def main_thread(events: pl.DataFrame) -> tuple[int | None, int | None]:
-    """(pid, tid) that launches most graphs; else most launch calls; else that has most ranges, else most host rows."""
-    name = pl.col("name").cast(pl.String)
-    launch = pl.col("kind") == "launch"
-    choices = (
-        launch & name.str.contains("GraphLaunch"),
-        launch,
-        pl.col("kind").is_in(("phase", "cycle")),
-        pl.lit(True),
-    )
-    for choice in choices:
-        threads = events.lazy().filter(pl.col("pid").is_not_null() & pl.col("tid").is_not_null() & choice)
-        counts = (
-            threads.group_by("pid", "tid", maintain_order=True).len().sort("len", descending=True, maintain_order=True)
-        )
-        first = counts.head(1).collect()
-        if first.height:
-            return first["pid"][0], first["tid"][0]
-    return None, None
-
-
-def table(events: pl.DataFrame) -> pl.DataFrame:
-    """Event columns in their order and types; columns that are all null are left out, beside those every event has."""
-    kept = [c for c in COLUMN_NAMES if c in events.columns and (c in _ALWAYS or events[c].null_count() < events.height)]
-    return events.select(pl.col(c).cast(DTYPES[c]) for c in kept)
-
-
-def count_kinds(events: pl.DataFrame) -> tuple[int, int]:
-    """Launch calls and device activities."""
-    kind = events["kind"].cast(pl.String)
-    return int((kind == "launch").sum()), int(kind.is_in(DEVICE_KINDS).sum())
 
 
 def environment(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,8 +133,6 @@ def environment(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def process_groups(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Process groups of distributedInfo: name, description, ranks (null where abbreviated)."""
-    from specanalyze.collectives import group_ranks
-
     info = metadata.get("distributedInfo")
     groups = info.get("pg_config") if isinstance(info, dict) else None
     return [

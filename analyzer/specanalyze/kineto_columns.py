@@ -126,11 +126,7 @@ def columns(rows: Iterable[Row]) -> pl.DataFrame | None:
         collectives that occur. ``merged`` is true for device work that names its process in words: a trace merged from several
         processes. None where no row is an event.
     """
-    kept = [
-        row
-        for row in rows
-        if (row.cat in KIND_OF_CATEGORY if row.ph == "X" else row.ph in _MARK_PHASES) and row.ts is not None
-    ]
+    kept = [row for row in rows if (row.cat in KIND_OF_CATEGORY if row.ph == "X" else row.ph in _MARK_PHASES)]
     if not kept:
         return None
     ph, cat, name, pid, tid, ts, dur = zip(*map(_FIELDS, kept), strict=True)

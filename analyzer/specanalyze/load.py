@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specanalyze import kineto
+from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -155,7 +156,7 @@ def _read_kineto(
 ) -> RankTrace:
     rank = file.rank or 0
     events, found = kineto.read_events(file.path, rank, salvage=salvage, progress=progress.of(file.path))
-    launches, activities = kineto.count_kinds(events)
+    launches, activities = count_kinds(events)
     if activities == 0 and device != "cpu":
         raise TraceError(
             f"{file.path.name}: no GPU activity in this trace ({launches} launch call{'s' if launches != 1 else ''}, 0 kernels): "

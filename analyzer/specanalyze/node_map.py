@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from specanalyze.kineto import DTYPES
+from specanalyze.event_frame import DTYPES
 from specschema.errors import TraceError
 
 SUFFIX: Final = ".nodemap.json"
