@@ -53,9 +53,9 @@ class DemoConfig:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.hidden < 64 or self.hidden % self.heads or (self.hidden // self.heads) % 8:
+        if self.hidden < 128 or self.hidden % self.heads or (self.hidden // self.heads) % 8:
             raise ValueError(
-                f"hidden must be at least 64 and give heads of a multiple of 8, not {self.hidden} over {self.heads} heads"
+                f"hidden must be at least 128 and give heads of a multiple of 8, not {self.hidden} over {self.heads} heads"
             )
         if self.kv_heads < 1 or self.heads % self.kv_heads or self.heads < 2 * self.kv_heads:
             raise ValueError(f"heads must be 2, 3, ... times kv_heads, not {self.heads} over {self.kv_heads}")

@@ -22,9 +22,9 @@ from speccollect.demo.weights import (
     write_position_heads,
 )
 
-SHARPNESS: Final = 0.5
+SHARPNESS: Final = 0.2
 """Of the draft's own position head: blunt, so that its neighbours' bits get in the way."""
-FROM_TARGET: Final = 0.1
+FROM_TARGET: Final = 0.08
 """Weight of the bit found in the target's hidden state, beside the draft's own head of weight 1. Absent while the draft runs ahead alone."""
 NOISE: Final = 0.3
 """Root mean square of each random part."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+# torch 2.13 gave it a new name and warns about the old one.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 class TensorParallel:
     """This rank's place in its tensor-parallel group. Size 1 needs no process group and never communicates."""
@@ -31,7 +34,7 @@ class TensorParallel:
             return local[None]
         gathered = local.new_empty((self.size, *local.shape))
         # The flat form: gloo wants the concatenated shape, NCCL takes either.
-        dist.all_gather_into_tensor(gathered.view(-1), local.reshape(-1), group=self.group)
+        _all_gather(gathered.view(-1), local.reshape(-1), group=self.group)
         return gathered
 
 

@@ -1,0 +1,203 @@
+"""Runs the embedded engine once and records it: ``speccollect demo`` as a function."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from speccollect import control
+from speccollect.config import FOLDER_VARIABLE, SWITCH_VARIABLE, WindowSettings, parse_windows
+from speccollect.demo.config import POSITION_LAG, DemoConfig
+from speccollect.demo.launcher import run_ranks
+from speccollect.demo.rank import RankTask
+from speccollect.demo.request import Request
+from speccollect.merge import Merged, merge
+from speccollect.wait import wait_for_ranks
+from specschema.errors import UsageError
+
+MAX_RECORD: Final = 40
+"""Cycles of one window at most, unless asked for."""
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the engine itself says about its run, to hold the trace against."""
+
+    output: Path | None
+    """The trace; None where none was asked for."""
+    config: DemoConfig
+    device: str
+    """cuda or cpu."""
+    prompts: list[list[int]]
+    """Token ids of each request's prompt."""
+    tokens: list[list[int]]
+    """Completion tokens of each request, equal on all ranks."""
+    accept_lengths: list[list[int]]
+    """Tokens committed by each cycle after prefill, per request. Their sum is one less than the completion: prefill gives the first token."""
+    seconds: float
+    """From the first prefill to the last token, on rank 0, recording included."""
+    merged: Merged | None
+    """What merging the ranks' files found; None where no trace was asked for."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Completion tokens of all requests over the seconds."""
+        return sum(len(tokens) for tokens in self.tokens) / self.seconds
+
+    @property
+    def mean_accept_length(self) -> float | None:
+        """Over (request, cycle) pairs; None where no cycle ran."""
+        lengths = [length for request in self.accept_lengths for length in request]
+        return sum(lengths) / len(lengths) if lengths else None
+
+
+def run_demo(
+    output: Path | None,
+    *,
+    tp: int = 1,
+    steps: int = 2,
+    batch_size: int = 1,
+    requests: int | None = None,
+    prompt_tokens: int = 64,
+    max_tokens: int = 200,
+    stop_token: int | None = None,
+    layers: int = 8,
+    hidden: int = 256,
+    experts: int = 16,
+    top_k: int = 4,
+    intermediate: int | None = None,
+    vocab: int = 2048,
+    dtype: str | None = None,
+    eager: bool = False,
+    device: str = "auto",
+    seed: int = 0,
+    speculate: bool = True,
+    windows: WindowSettings | str | None = None,
+    force: bool = False,
+) -> DemoResult:
+    """Serve one long request (or several) on ``tp`` ranks and record them like a server.
+
+    Args:
+        output: trace to write; None runs without recording.
+        tp: tensor-parallel ranks, one process and (on CUDA) one GPU each.
+        steps: draft tokens proposed a cycle.
+        batch_size: requests decoded together.
+        requests: how many in all; ``batch_size`` of them if not given.
+        prompt_tokens: length of the first prompt; each further one is 7 tokens longer.
+        max_tokens: completion tokens of each request.
+        stop_token: ends a completion early.
+        layers, hidden, experts, top_k, intermediate, vocab: shape of the target; an expert's inner width is half of ``hidden``
+            if not given. Heads follow from ``hidden``: 8, or more of 128 elements; half as many key-value heads.
+        dtype: float32 or bfloat16; if not given bfloat16 on CUDA, float32 on a CPU.
+        eager: no CUDA graphs. There are none on a CPU.
+        device: auto, cuda or cpu.
+        seed: decides weights and prompts.
+        speculate: False decodes plainly: the baseline.
+        windows: which cycles are profiled; text as on the command line; if not given two windows that fit ``max_tokens``.
+        force: overwrite ``output``.
+
+    Returns:
+        The engine's own account.
+
+    Raises:
+        UsageError: settings that can't be, ``output`` exists, or not enough GPUs.
+        RuntimeError: a rank failed, or ranks disagree.
+    """
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output} exists: give another name, or --force to overwrite it")
+    chosen = _device(device, tp)
+    count = requests if requests is not None else batch_size
+    if count < 1 or prompt_tokens <= POSITION_LAG or max_tokens < 1:
+        raise UsageError(f"the demo needs a request, a prompt of more than {POSITION_LAG} tokens and max_tokens of at least 1")
+    heads = max(8, hidden // 128)
+    longest = prompt_tokens + 7 * (count - 1) + max_tokens + steps + 1
+    try:
+        config = DemoConfig(
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=heads // 2,
+            experts=experts,
+            top_k=top_k,
+            intermediate=hidden // 2 if intermediate is None else intermediate,
+            vocab=vocab,
+            steps=steps,
+            max_batch=batch_size,
+            max_context=-(-longest // 64) * 64,
+            dtype=dtype or ("bfloat16" if chosen == "cuda" else "float32"),
+            seed=seed,
+            tp=tp,
+        )
+    except ValueError as error:
+        raise UsageError(f"the demo can't be built like this: {error}") from None
+    settings = parse_windows(windows) if isinstance(windows, str) else windows or fitting_windows(config, max_tokens, speculate)
+    served = _requests(config, count, prompt_tokens, max_tokens, stop_token)
+    task = RankTask(0, 0, chosen, config, served, speculate, eager)
+    folder = Path(tempfile.mkdtemp(prefix="specanalyze-demo-"))
+    merged: Merged | None = None
+    try:
+        if output is None:
+            results = run_ranks(task, {SWITCH_VARIABLE: "0"}, before=lambda: None, after=lambda: None)
+        else:
+            results = run_ranks(
+                task,
+                {SWITCH_VARIABLE: "1", FOLDER_VARIABLE: str(folder)},
+                before=lambda: (control.arm(folder, settings), None)[1],
+                after=lambda: (control.disarm(folder), None)[1],
+            )
+            recording = control.read_command(folder).recording
+            late = wait_for_ranks(folder, recording)
+            merged = merge(folder, output, recording=recording, force=force, expected_ranks=tp)
+            merged.problems.extend(late)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    first = results[0]
+    for rank, result in enumerate(results):
+        if result.completions != first.completions:
+            raise RuntimeError(f"rank {rank} of the embedded engine chose other tokens than rank 0")
+    return DemoResult(
+        output=output,
+        config=config,
+        device=chosen,
+        prompts=[list(request.prompt) for request in served],
+        tokens=first.completions,
+        accept_lengths=first.accept_lengths,
+        seconds=first.seconds,
+        merged=merged,
+    )
+
+
+def _device(device: str, tp: int) -> str:
+    if device not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"device must be auto, cuda or cpu, not {device!r}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and gpus < tp:
+        raise UsageError(f"{tp} ranks need {tp} GPUs, this machine shows {gpus}: lower --tp, or --device cpu")
+    return "cuda" if device != "cpu" and gpus >= tp else "cpu"
+
+
+def _requests(
+    config: DemoConfig, count: int, prompt_tokens: int, max_tokens: int, stop_token: int | None
+) -> tuple[Request, ...]:
+    generator = torch.Generator().manual_seed(config.seed)
+    return tuple(
+        Request(
+            request_id=f"demo-{n}",
+            prompt=tuple(torch.randint(0, config.vocab, (prompt_tokens + 7 * n,), generator=generator).tolist()),
+            max_tokens=max_tokens,
+            stop_token=stop_token,
+        )
+        for n in range(count)
+    )
+
+
+def fitting_windows(config: DemoConfig, max_tokens: int, speculate: bool) -> WindowSettings:
+    """Two profiler windows with untraced cycles before, between and after, in as many cycles as a request surely takes."""
+    cycles = max_tokens // (config.steps + 1) if speculate else max_tokens
+    record = max(1, min(MAX_RECORD, cycles * 3 // 20))
+    return WindowSettings(skip=cycles * 3 // 10, warmup=min(2, record), record=record, repeat=2, gap=cycles * 3 // 10)

@@ -1,0 +1,113 @@
+"""One rank of the embedded engine as a process: ``python -m speccollect.demo.rank`` with a RankTask on its standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import speccollect
+from speccollect.demo.config import DemoConfig
+from speccollect.demo.parallel import connect, disconnect
+from speccollect.demo.request import Request, Sequence
+from speccollect.demo.scheduler import Scheduler
+from speccollect.demo.worker import SpeculativeWorker
+from speccollect.engines import embedded
+from speccollect.recorder import get_recorder
+
+LAUNCHER_PATIENCE: timedelta = timedelta(minutes=10)
+"""How long a rank waits for the launcher: other ranks may still be building a large model."""
+
+WARM_UP_TOKENS = 8
+"""Completion tokens of the request that runs before anything is recorded: first calls load kernels and set up libraries."""
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """What the launcher tells a rank."""
+
+    rank: int
+    port: int
+    """Of the launcher's store on 127.0.0.1."""
+    device: str
+    """cuda or cpu."""
+    config: DemoConfig
+    requests: tuple[Request, ...]
+    speculate: bool
+    eager: bool
+
+    def encode(self) -> str:
+        """JSON text."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def decode(text: str) -> RankTask:
+        """The task in a JSON text."""
+        fields = json.loads(text)
+        fields["config"] = DemoConfig(**fields["config"])
+        fields["requests"] = tuple(Request(**{**r, "prompt": tuple(r["prompt"])}) for r in fields["requests"])
+        return RankTask(**fields)
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What a rank did."""
+
+    completions: list[list[int]]
+    """Completion tokens of each request."""
+    accept_lengths: list[list[int]]
+    """Tokens committed by each cycle of each request after prefill."""
+    seconds: float
+    """From the first prefill to the last token."""
+
+
+def serve(task: RankTask) -> None:
+    """Build the engine, tell the launcher, wait for its word, serve the requests, report."""
+    device = torch.device(task.device, task.rank) if task.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+    launcher = dist.TCPStore("127.0.0.1", task.port, is_master=False, timeout=LAUNCHER_PATIENCE)
+    parallel = connect(task.rank, task.config.tp, task.port, device)
+    recorder = get_recorder()
+    recorder.identify(
+        rank=task.rank,
+        coordinates={"tensor": task.rank},
+        server="embedded",
+        server_version=speccollect.__version__,
+        server_args={**asdict(task.config), "speculate": task.speculate, "eager": task.eager},
+    )
+    embedded.install(recorder)
+    with torch.inference_mode():
+        worker = SpeculativeWorker(task.config, parallel, device, speculate=task.speculate, eager=task.eager)
+        run(worker, [replace(r, max_tokens=min(r.max_tokens, WARM_UP_TOKENS)) for r in task.requests])
+        launcher.set(f"ready/{task.rank}", "")
+        launcher.wait(["go"])
+        begun = time.perf_counter()
+        sequences = run(worker, task.requests)
+        seconds = time.perf_counter() - begun
+    result = RankResult([s.completion for s in sequences], [s.accept_lengths for s in sequences], seconds)
+    launcher.set(f"result/{task.rank}", json.dumps(asdict(result)))
+    # The launcher disarms once every rank is through; the poll sees it, and the recorder closes this rank's files.
+    launcher.wait(["over"])
+    recorder.poll()
+    recorder.close()
+    disconnect()
+
+
+def run(worker: SpeculativeWorker, requests: list[Request] | tuple[Request, ...]) -> list[Sequence]:
+    """Serve requests to their end."""
+    scheduler = Scheduler(worker)
+    sequences = scheduler.add(requests)
+    scheduler.run()
+    return sequences
+
+
+if __name__ == "__main__":
+    serve(RankTask.decode(sys.stdin.read()))
