@@ -148,15 +148,15 @@ class Recorder:
             )
         recording = Recording(command.recording, command.windows, NvtxRanges(), thread_id())
         writer = Writer(self, recording, self._folder, identity, dict(self._server), dict(self._nodes))
-        self._open_windows(recording)
+        if command.windows.repeat:
+            from speccollect.window import open_windows
+
+            recording.windows = open_windows(command.windows, recording.say)
         writer.start()
         self._writers = [w for w in self._writers if w.is_alive()]
         self._writers.append(writer)
         self._recording = recording
         self.armed = True
-
-    def _open_windows(self, recording: Recording) -> None:
-        pass
 
     def _disarm(self, message: str | None) -> None:
         recording = self._recording
@@ -215,7 +215,7 @@ class Recorder:
         self,
         mode: str,
         batch_size: int,
-        draft_tokens: int,
+        draft_tokens: int | None,
         request_ids: Sequence[str],
         context_tokens: int | None = None,
     ) -> int:
@@ -224,7 +224,7 @@ class Recorder:
         Args:
             mode: one of ``specschema.phases.CYCLE_MODES``.
             batch_size: requests in the batch.
-            draft_tokens: tokens the draft model proposes per request; 0 without drafts.
+            draft_tokens: tokens the draft model proposes per request; 0 without drafts, None where unknown.
             request_ids: the batch's requests, in batch order.
             context_tokens: sum of the requests' context lengths, where the host knows it.
 
@@ -244,7 +244,7 @@ class Recorder:
             self.fail("begin_cycle", error)
             return -1
 
-    def end_cycle(self, cycle: int, *, graph_batch_size: int | None = None) -> None:
+    def end_cycle(self, cycle: int, graph_batch_size: int | None = None) -> None:
         """The cycle's host work is done; ``graph_batch_size`` is null when the target's forward ran eagerly."""
         recording = self._recording
         if cycle < 0 or recording is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -18,6 +19,8 @@ from specschema.phases import CYCLE
 if TYPE_CHECKING:
     from speccollect.window import Windows
 
+logger = logging.getLogger("speccollect")
+
 SEGMENTS: Final = 6
 """Buffers of a rank, about 0.8 MB each. When all wait for the disk, rows are dropped and counted."""
 
@@ -26,6 +29,8 @@ SEGMENT_SECONDS: Final = 10
 
 _CYCLE_RESERVE: Final = 256  # phase rows that one more cycle may need
 _NAMES_LIMIT: Final = 256  # names of phases and modes; more of them means that somebody builds names from data
+
+_MESSAGES_LIMIT: Final = 50
 
 _now = time.time_ns
 
@@ -75,6 +80,7 @@ class Recording:
         self.lost = Lost()
         self.next_cycle = 0
         self.windows: Windows | None = None
+        self.messages: list[str] = []
         self.free: deque[Segment] = deque(Segment() for _ in range(SEGMENTS))
         self.handed: deque[Segment] = deque()
         self.requests: deque[tuple[str, int, int, int]] = deque()
@@ -88,6 +94,12 @@ class Recording:
         self.warmup = False
         self._serial = 0
         self.rotate()
+
+    def say(self, message: str) -> None:
+        """Tell the log, the rank's status and the trace; each message once."""
+        if message not in self.messages and len(self.messages) < _MESSAGES_LIMIT:
+            self.messages.append(message)
+            logger.warning("%s", message)
 
     # ---- segments
 
@@ -136,7 +148,12 @@ class Recording:
     # ---- cycles
 
     def begin_cycle(
-        self, mode: str, batch_size: int, draft_tokens: int, request_ids: Sequence[str], context_tokens: int | None
+        self,
+        mode: str,
+        batch_size: int,
+        draft_tokens: int | None,
+        request_ids: Sequence[str],
+        context_tokens: int | None,
     ) -> int:
         if self.open_cycle >= 0:
             self._abandon_cycle()
@@ -158,7 +175,7 @@ class Recording:
         cells[base + seg.END] = 0
         cells[base + seg.MODE] = self._code(mode)
         cells[base + seg.BATCH_SIZE] = batch_size
-        cells[base + seg.DRAFT_TOKENS] = draft_tokens
+        cells[base + seg.DRAFT_TOKENS] = seg.UNKNOWN if draft_tokens is None else draft_tokens
         cells[base + seg.GRAPH_BATCH_SIZE] = seg.UNKNOWN
         cells[base + seg.CONTEXT_TOKENS] = seg.UNKNOWN if context_tokens is None else context_tokens
         segment.request_ids[row] = tuple(request_ids)

@@ -221,7 +221,7 @@ class Writer(threading.Thread):
                 "started_ns": recording.started_ns,
                 "written_ns": time.time_ns(),
                 "windows": [dict(window)] if window is not None else [],
-                "messages": list(windows.messages) if windows is not None else [],
+                "messages": list(recording.messages),
                 "lost": self._lost(),
                 "complete": complete,
             },
@@ -243,8 +243,7 @@ class Writer(threading.Thread):
         self._status_at = time.monotonic()
         recording = self._recording
         messages = [self._message] if self._message else []
-        if recording.windows is not None:
-            messages.extend(recording.windows.messages)
+        messages.extend(recording.messages)
         try:
             write_status(
                 self._folder,

@@ -1,0 +1,101 @@
+"""The text Kineto keeps beside an event: collective metadata, grid and block, graph and node ids, sizes of copies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from speccollect.kineto import SLICE
+
+_COLLECTIVE: Final = {
+    "Collective name": "op",
+    "dtype": "dtype",
+    "In msg nelems": "elements",
+    "Process Group Name": "group",
+    "Process Group Ranks": "group_ranks",
+    "Seq": "seq",
+}
+_DEVICE: Final = {"bytes": "bytes", "graph id": "graph_id", "graph node id": "node"}
+DETAIL_COLUMNS: Final = (*_COLLECTIVE.values(), *_DEVICE.values(), "grid", "block")
+
+_TYPES: Final = {
+    "elements": pa.int64(),
+    "group_ranks": pa.list_(pa.int32()),
+    "seq": pa.int64(),
+    "bytes": pa.int64(),
+    "graph_id": pa.int64(),
+    "node": pa.int64(),
+}
+
+_NODE_ORDINAL_MASK: Final = 0xFFFFFFFF
+"""The low half of CUPTI's graph node id is the node's ordinal; the high half is the graph (seen on an H200)."""
+
+
+def _ranks(value: Any) -> list[int] | None:
+    """Group ranks: a list, or the text of one, perhaps shortened with dots (then unknown)."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return [int(v) for v in value] if isinstance(value, list) and all(isinstance(v, int) for v in value) else None
+
+
+def parse_details(text: str) -> dict[str, Any]:
+    """One event's text (the inside of a JSON object) -> values by column name; empty when it says nothing of use."""
+    if not text:
+        return {}
+    try:
+        raw = json.loads(text if text.lstrip().startswith("{") else "{" + text + "}")
+    except ValueError:
+        return {}
+    found: dict[str, Any] = {}
+    for key, column in (*_COLLECTIVE.items(), *_DEVICE.items()):
+        value = raw.get(key)
+        if value is None or value == "":
+            continue
+        if column == "group_ranks":
+            value = _ranks(value)
+        elif column in _TYPES:
+            value = int(value)
+        else:
+            value = str(value)
+        found[column] = value
+    if found.get("graph_id") == 0:
+        # Kineto's "no graph"
+        found.pop("graph_id")
+        found.pop("node", None)
+    if "node" in found:
+        found["node"] &= _NODE_ORDINAL_MASK
+    for key in ("grid", "block"):
+        if isinstance(raw.get(key), list):
+            found[key] = "x".join(str(v) for v in raw[key])
+    return found
+
+
+def read_details(events: Sequence[Any], rows: Iterable[int], *, pause: Any) -> dict[str, pa.Array]:
+    """Detail columns of some events.
+
+    Args:
+        events: ``_KinetoEvent`` objects of a profiler that was asked for its text.
+        rows: which of them, in the order of the result.
+        pause: called after each slice.
+
+    Returns:
+        Column name -> Arrow array, for the columns that any of the events fills.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in DETAIL_COLUMNS}
+    for done, row in enumerate(rows, start=1):
+        details = parse_details(events[row].metadata_json())
+        for name, values in columns.items():
+            values.append(details.get(name))
+        if done % (SLICE // 4) == 0:
+            pause()
+    return {
+        name: pa.array(values, type=_TYPES.get(name, pa.string()))
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }

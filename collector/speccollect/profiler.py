@@ -1,0 +1,182 @@
+"""torch.profiler's engine without its Python layer: device activity and our own ranges, no operators, no synchronisation."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+USER_RANGES: Final = "user ranges and device activity"
+DEVICE_ONLY: Final = "device activity"
+PLAIN: Final = "torch.profiler"
+OPERATORS: Final = "operators, ranges and device activity"
+
+
+def has_cuda() -> bool:
+    """Whether Kineto can see a CUDA device here."""
+    import torch
+
+    profiler: Any = torch.profiler
+    return torch.cuda.is_available() and profiler.ProfilerActivity.CUDA in profiler.supported_activities()
+
+
+def foreign_profiler() -> bool:
+    """Whether a torch profiler that is not ours runs on this thread or on all threads."""
+    import torch
+
+    autograd: Any = torch.autograd
+    return bool(autograd._profiler_enabled())
+
+
+class Profiler:
+    """One window's profiler. All calls must come from the thread whose ranges are wanted.
+
+    torch.profiler.profile synchronises the device when it stops and records every operator; so its private parts are
+    used, and torch.profiler itself only where they are missing.
+
+    Attributes:
+        kind: one of the constants above: what it records.
+        prepare_cost_ns, start_cost_ns, stop_cost_ns: how long the serving thread was held.
+    """
+
+    def __init__(self, *, cuda: bool, cpu_ops: bool, stamps: bool, details: bool) -> None:
+        import torch
+        import torch.autograd.profiler as autograd_profiler
+
+        self._torch: Any = torch
+        self._autograd: Any = autograd_profiler
+        self._plain: Any = None
+        self.prepare_cost_ns = 0
+        self.start_cost_ns = 0
+        self.stop_cost_ns = 0
+        activity = torch.profiler.ProfilerActivity
+        self._scopes: set[Any] | None = None
+        operators = cpu_ops or not cuda
+        if operators:
+            self.kind = OPERATORS
+            self._activities = {activity.CPU, activity.CUDA} if cuda else {activity.CPU}
+        elif stamps:
+            self.kind = DEVICE_ONLY
+            self._activities = {activity.CUDA}
+        else:
+            self.kind = USER_RANGES
+            self._activities = {activity.CPU, activity.CUDA}
+            scope = getattr(getattr(torch._C, "_profiler", None), "RecordScope", None)
+            if scope is None:
+                self.kind = DEVICE_ONLY
+                self._activities = {activity.CUDA}
+            else:
+                self._scopes = {scope.USER_SCOPE}
+        options: dict[str, Any] = {}
+        # the profiler's per-event text costs on the serving thread when it stops, so it is asked for only where used
+        self.metadata = operators or details or hasattr(torch.cuda, "graph_annotations")
+        if self.metadata:
+            with contextlib.suppress(TypeError):
+                options["experimental_config"] = torch._C._profiler._ExperimentalConfig(
+                    expose_kineto_event_metadata=True
+                )
+        self._options = options
+        self._config: Any = None
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether record_function ranges are recorded."""
+        return self.kind != DEVICE_ONLY
+
+    @property
+    def plain(self) -> bool:
+        """Whether torch.profiler itself is used, because its private parts are missing."""
+        return self._plain is not None
+
+    def prepare(self) -> None:
+        """Attach to the device; events are thrown away until ``start``."""
+        begun = time.perf_counter_ns()
+        autograd, torch = self._autograd, self._torch
+        try:
+            # the old class builds the configuration for every torch release; it is not entered
+            settings = autograd.profile(
+                use_kineto=True,
+                use_cpu=True,
+                use_device="cuda" if torch.profiler.ProfilerActivity.CUDA in self._activities else None,
+                **self._options,
+            )
+            self._config = settings.config
+            torch.autograd._prepare_profiler(self._new_config(), self._activities)
+        except (AttributeError, TypeError):
+            self._config = None
+            self._plain = self._torch_profiler()
+        self.prepare_cost_ns = time.perf_counter_ns() - begun
+
+    def _new_config(self) -> Any:
+        try:
+            return self._config(create_trace_id=True)
+        except TypeError:
+            return self._config()
+
+    def _torch_profiler(self) -> Any:
+        self.kind = PLAIN
+        return self._torch.profiler.profile(activities=list(self._activities))
+
+    def start(self) -> None:
+        """Events are kept from here on."""
+        begun = time.perf_counter_ns()
+        if self._plain is not None:
+            self._plain.start()
+        else:
+            enable = self._torch.autograd._enable_profiler
+            if self._scopes is None:
+                enable(self._new_config(), self._activities)
+            else:
+                try:
+                    enable(self._new_config(), self._activities, self._scopes)
+                except TypeError:
+                    # no scopes in this torch: operators would come along, so leave the host side out
+                    self.kind = DEVICE_ONLY
+                    self._scopes = None
+                    self._activities = {self._torch.profiler.ProfilerActivity.CUDA}
+                    enable(self._new_config(), self._activities)
+        self.start_cost_ns = time.perf_counter_ns() - begun
+
+    def stop(self) -> list[Any]:
+        """Detach, and return Kineto's events (held in C++; reading them comes later, on the writer thread)."""
+        begun = time.perf_counter_ns()
+        if self._plain is not None:
+            self._plain.stop()
+            result = self._plain.profiler.kineto_results
+        else:
+            result = self._torch.autograd._disable_profiler()
+        # one call that makes a Python object per event: here, between two cycles, it disturbs none of them
+        events: list[Any] = result.events()
+        self.stop_cost_ns = time.perf_counter_ns() - begun
+        return events
+
+
+@contextlib.contextmanager
+def yielding_to_others(give_way: Callable[[], None]) -> Iterator[None]:
+    """While our window is open, a torch profiler that somebody else starts on this thread closes it first.
+
+    Without this, the server's own /start_profile would raise inside its scheduler.
+    """
+    from torch.autograd import profiler as autograd_profiler
+
+    thread = threading.get_ident()
+    names = [n for n in ("_prepare_profiler", "_enable_profiler") if hasattr(autograd_profiler, n)]
+    originals = {name: getattr(autograd_profiler, name) for name in names}
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                give_way()
+            return original(*args, **kwargs)
+
+        return call
+
+    for name, original in originals.items():
+        setattr(autograd_profiler, name, wrapped(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(autograd_profiler, name, original)

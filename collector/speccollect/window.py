@@ -1,0 +1,210 @@
+"""Which cycles the profiler looks at, and the window that is open."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from speccollect.config import WindowSettings
+from speccollect.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
+from speccollect.ranges import external_profiler
+from specschema.phases import range_name
+
+if TYPE_CHECKING:
+    from speccollect.recording import Recording
+
+logger = logging.getLogger("speccollect")
+
+_CONTROL, _WARMUP, _RECORD, _DONE = range(4)
+
+
+@dataclass
+class WindowResult:
+    """A closed window as the serving thread leaves it.
+
+    Attributes:
+        events: Kineto's events.
+        info: what the trace's metadata says about the window.
+        metadata: whether the events carry the profiler's text.
+    """
+
+    events: list[Any]
+    info: dict[str, Any]
+    metadata: bool
+
+
+class Windows:
+    """Counts decode cycles and opens and closes windows between two of them.
+
+    Attributes:
+        attached: the profiler hangs on the device (from warm-up on).
+        range_type: makes a range that Kineto records; None outside windows.
+        device: cuda, or cpu when Kineto sees no device and operators stand in.
+    """
+
+    def __init__(self, settings: WindowSettings) -> None:
+        self.settings = settings
+        self.device = "cuda" if has_cuda() else "cpu"
+        self.attached = False
+        self.range_type: Callable[[str], Any] | None = None
+        self._state = _CONTROL
+        self._remaining = settings.skip
+        self._index = 0
+        self._profiler: Profiler | None = None
+        self._guard = contextlib.ExitStack()
+        self._opened_ns = 0
+        self._first_cycle = 0
+
+    def step(self, recording: Recording) -> None:
+        """A decode cycle is about to begin."""
+        if self._state == _RECORD and self._remaining > 0:
+            seconds = (time.time_ns() - self._opened_ns) / 1e9
+            if seconds > self.settings.max_seconds:
+                self.close(recording, f"longer than {self.settings.max_seconds} s")
+        while self._remaining == 0 and self._state != _DONE:
+            self._advance(recording)
+        self._remaining -= 1
+
+    def _advance(self, recording: Recording) -> None:
+        if self._state == _CONTROL:
+            if self._index >= self.settings.repeat:
+                self._state = _DONE
+            elif self._prepare(recording):
+                self._state = _WARMUP
+                self._remaining = self.settings.warmup
+                if self._remaining:
+                    recording.warmup = True
+                    recording.rotate()
+        elif self._state == _WARMUP:
+            self._open(recording)
+        else:
+            self.close(recording, None)
+
+    def _pass_over(self, recording: Recording, why: str) -> None:
+        """No window this time; the phases go on, and the next window is tried in its turn."""
+        message = f"window {self._index} was not recorded: {why}"
+        recording.say(message)
+        self._next()
+
+    def _next(self) -> None:
+        self._index += 1
+        self._state = _CONTROL
+        self._remaining = self.settings.gap
+
+    def _prepare(self, recording: Recording) -> bool:
+        if foreign_profiler():
+            self._pass_over(recording, "another torch profiler is running (stop it, phases go on)")
+            return False
+        settings = self.settings
+        profiler = Profiler(
+            cuda=self.device == "cuda", cpu_ops=settings.cpu_ops, stamps=settings.stamps, details=settings.details
+        )
+        profiler.prepare()
+        self._profiler = profiler
+        self.attached = True
+        if not profiler.plain:
+            self._guard.enter_context(
+                yielding_to_others(lambda: self.close(recording, "another torch profiler was started"))
+            )
+        return True
+
+    def _open(self, recording: Recording) -> None:
+        assert self._profiler is not None
+        recording.warmup = False
+        recording.window = self._index
+        recording.rotate()
+        if recording.segment is None:
+            recording.window = None
+            self.drop()
+            self._pass_over(recording, "no buffer was free, the disk is too slow")
+            return
+        self._profiler.start()
+        if self._profiler.has_ranges:
+            from torch.autograd.profiler import record_function
+
+            self.range_type = lambda name: record_function(range_name(name))
+        self._opened_ns = time.time_ns()
+        self._first_cycle = recording.next_cycle
+        self._state = _RECORD
+        self._remaining = self.settings.record
+
+    def close(self, recording: Recording, cut: str | None) -> None:
+        """End the open window, if there is one, and hand its events over.
+
+        Args:
+            cut: why it ended early; None when all its cycles were recorded.
+        """
+        if not self.attached or self._profiler is None:
+            return
+        if self._state != _RECORD:
+            self.drop()
+            recording.warmup = False
+            self._next()
+            return
+        profiler = self._profiler
+        self._detach()
+        closed_ns = time.time_ns()
+        events = profiler.stop()
+        number = self._index
+        if cut is not None:
+            recording.say(f"window {number} is cut: {cut}")
+        segment = recording.segment
+        if segment is not None and segment.window == number:
+            segment.profile = WindowResult(
+                events=events,
+                info={
+                    "window": number,
+                    "first_cycle": self._first_cycle,
+                    "cycles": recording.next_cycle - self._first_cycle,
+                    "start_ns": self._opened_ns,
+                    "end_ns": closed_ns,
+                    "events": len(events),
+                    "cut": cut,
+                    "profiler": profiler.kind,
+                    "prepare_cost_ns": profiler.prepare_cost_ns,
+                    "start_cost_ns": profiler.start_cost_ns,
+                    "stop_cost_ns": profiler.stop_cost_ns,
+                },
+                metadata=profiler.metadata,
+            )
+        else:
+            recording.lost.windows += 1
+        recording.window = None
+        recording.rotate()
+        self._next()
+
+    def drop(self) -> None:
+        """Stop the profiler and forget its events."""
+        profiler = self._profiler
+        if not self.attached or profiler is None:
+            return
+        recorded = self._state == _RECORD
+        self._detach()
+        if not recorded:
+            profiler.start()
+        profiler.stop()
+
+    def _detach(self) -> None:
+        self._guard.close()
+        self.range_type = None
+        self.attached = False
+        self._profiler = None
+
+
+def open_windows(settings: WindowSettings, say: Callable[[str], None]) -> Windows | None:
+    """The recording's windows; None where there can be none, and ``say`` is told why."""
+    if settings.repeat == 0:
+        return None
+    owner = external_profiler()
+    if owner is not None:
+        say(f"another profiler owns the device in this process ({owner} is set): phases and NVTX ranges only")
+        return None
+    try:
+        return Windows(settings)
+    except ImportError as error:
+        say(f"torch can't be imported ({error}): phases only")
+        return None

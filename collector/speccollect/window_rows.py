@@ -1,0 +1,212 @@
+"""A closed window -> rows: device work and its launches, operators, and phases on the profiler's own clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from speccollect import segment as seg
+from speccollect.config import WindowSettings
+from speccollect.event_details import read_details
+from speccollect.kineto import PAUSE_SECONDS, KinetoColumns, read_columns
+from speccollect.segment import Segment
+from speccollect.segment_rows import Origin, cycle_rows, phase_rows
+from speccollect.table import coded, event_table, known
+from specschema.phases import CYCLE, RANGE_PREFIX, range_name
+
+DEVICE_TYPES: Final = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+"""Kineto's activity type -> kind."""
+
+LAUNCH_TYPES: Final = ("cuda_runtime", "cuda_driver")
+
+MATCH_NS: Final = 1_000_000
+"""A range begins within this of its stamp (tens of microseconds were seen); more means that they are not the same."""
+
+
+def pause() -> None:
+    """Let the serving thread run."""
+    time.sleep(PAUSE_SECONDS)
+
+
+def window_table(
+    segment: Segment, names: Sequence[str], origin: Origin, settings: WindowSettings
+) -> tuple[pa.Table, dict[str, Any], int]:
+    """Rows of one window.
+
+    Returns:
+        The table; what the metadata says about the window; how many of our ranges were never closed.
+    """
+    profile = segment.profile
+    assert profile is not None
+    begun_ns = time.time_ns()
+    events = profile.events
+    columns = read_columns(events, pause=pause)
+    info = dict(profile.info)
+    keep = np.ones(len(columns), dtype=np.bool_)
+    if len(columns) > settings.max_events:
+        limit_ns = int(np.partition(columns.start, settings.max_events)[settings.max_events])
+        keep = columns.start < limit_ns
+        info["cut"] = f"more than {settings.max_events} events: kept what began before {limit_ns}"
+        info["cut_ns"] = limit_ns
+    tables = [
+        _device_rows(columns, keep, events if profile.metadata else None, origin, segment),
+        _launch_rows(columns, keep, origin, segment),
+        _operator_rows(columns, keep, origin, segment),
+    ]
+    if profile.metadata:
+        tables.append(_collective_rows(columns, keep, events, origin, segment))
+    ours = (
+        keep
+        & columns.of_type("user_annotation")
+        & columns.name_mask(lambda name: name.startswith(RANGE_PREFIX))
+        & (columns.resource == origin.tid)
+    )
+    if ours.any():
+        cycles, phases, unclosed = _ranges(columns, ours, segment, names, origin)
+    else:
+        # the profiler was asked for device activity alone: host stamps share its clock
+        cycles, open_cycles = cycle_rows(segment, names, origin)
+        phases, open_phases = phase_rows(segment, names, origin)
+        unclosed = open_cycles + open_phases
+    tables += [cycles, phases]
+    profile.events = []
+    info["rows"] = sum(t.num_rows for t in tables)
+    info["read_ns"] = [begun_ns, time.time_ns()]
+    return pa.concat_tables(tables).unify_dictionaries(), info, unclosed
+
+
+def _common(
+    columns: KinetoColumns, rows: npt.NDArray[np.intp], kind: str | pa.Array, origin: Origin, window: int | None
+) -> dict[str, Any]:
+    duration = columns.duration[rows]
+    return {
+        "kind": kind,
+        "rank": origin.rank,
+        "pid": origin.pid,
+        "name": coded(columns.name[rows], columns.names),
+        "start_ns": columns.start[rows],
+        "dur_ns": pa.array(duration, mask=duration < 0),
+        "window": window,
+    }
+
+
+def _device_rows(
+    columns: KinetoColumns,
+    keep: npt.NDArray[np.bool_],
+    events: Sequence[Any] | None,
+    origin: Origin,
+    segment: Segment,
+) -> pa.Table:
+    rows = np.flatnonzero(keep & columns.of_type(*DEVICE_TYPES))
+    kinds = list(dict.fromkeys(DEVICE_TYPES.values()))
+    code_of = np.array([kinds.index(DEVICE_TYPES[t]) if t in DEVICE_TYPES else -1 for t in columns.types] or [-1])
+    details = read_details(events, rows.tolist(), pause=pause) if events is not None and len(rows) else {}
+    return event_table(
+        len(rows),
+        {
+            **_common(columns, rows, coded(code_of[columns.type[rows]], kinds), origin, segment.window),
+            "correlation": columns.correlation[rows],
+            "device": columns.device[rows],
+            "stream": columns.resource[rows],
+            **details,
+        },
+    )
+
+
+def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:
+    """Host calls that put work on a device: by name, or because device work names them."""
+    calls = keep & columns.of_type(*LAUNCH_TYPES)
+    named = columns.name_mask(lambda name: any(word in name for word in ("Launch", "Memcpy", "Memset")))
+    used = np.isin(columns.correlation, columns.correlation[columns.of_type(*DEVICE_TYPES)])
+    rows = np.flatnonzero(calls & (named | used))
+    return event_table(
+        len(rows),
+        {
+            **_common(columns, rows, "launch", origin, segment.window),
+            "tid": columns.resource[rows],
+            "correlation": columns.correlation[rows],
+        },
+    )
+
+
+def _operator_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:
+    """CPU operators, ranges that are not ours, and host calls that wait for a device."""
+    foreign = columns.of_type("user_annotation") & ~columns.name_mask(lambda name: name.startswith(RANGE_PREFIX))
+    waits = columns.of_type(*LAUNCH_TYPES) & columns.name_mask(lambda name: "Synchronize" in name)
+    rows = np.flatnonzero(keep & (columns.of_type("cpu_op") | foreign | waits))
+    return event_table(
+        len(rows),
+        {**_common(columns, rows, "op", origin, segment.window), "tid": columns.resource[rows]},
+    )
+
+
+def _collective_rows(
+    columns: KinetoColumns, keep: npt.NDArray[np.bool_], events: Sequence[Any], origin: Origin, segment: Segment
+) -> pa.Table:
+    """Collectives as the framework called them, where the profiler's text describes them."""
+    rows = np.flatnonzero(
+        keep & columns.of_type("cpu_op", "user_annotation") & columns.name_mask(lambda n: n == "record_param_comms")
+    )
+    details = read_details(events, rows.tolist(), pause=pause) if len(rows) else {}
+    if "op" not in details:
+        return event_table(0, {})
+    table = event_table(
+        len(rows),
+        {**_common(columns, rows, "collective", origin, segment.window), "tid": columns.resource[rows], **details},
+    )
+    return table.filter(pc.is_valid(table["op"]))
+
+
+def _ranges(
+    columns: KinetoColumns,
+    ours: npt.NDArray[np.bool_],
+    segment: Segment,
+    names: Sequence[str],
+    origin: Origin,
+) -> tuple[pa.Table, pa.Table, int]:
+    """Cycle and phase rows from the profiler's ranges; the facts of each cycle are joined by its number."""
+    is_cycle = ours & columns.name_mask(lambda name: name == range_name(CYCLE))
+    cycle_at = np.flatnonzero(is_cycle)
+    cycle_at = cycle_at[np.argsort(columns.start[cycle_at], kind="stable")]
+    starts, durations = columns.start[cycle_at], columns.duration[cycle_at]
+    numbers = _cycle_numbers(segment, starts)
+    matched = numbers >= 0
+    cycles, unclosed = cycle_rows(
+        segment, names, origin, measured=(numbers[matched], starts[matched], durations[matched])
+    )
+    rows = np.flatnonzero(ours & ~is_cycle)
+    rows = rows[np.argsort(columns.start[rows], kind="stable")]
+    begin = columns.start[rows]
+    around = np.searchsorted(starts, begin, side="right") - 1
+    inside = (around >= 0) & (begin < (starts + durations)[around]) if len(starts) else np.zeros(len(rows), np.bool_)
+    cycle = np.where(inside, numbers[around] if len(starts) else -1, -1)
+    phases = event_table(
+        len(rows),
+        {
+            **_common(columns, rows, "phase", origin, segment.window),
+            "tid": columns.resource[rows],
+            "cycle": known(cycle.astype(np.int64), pa.int64()),
+        },
+    )
+    return cycles, phases, unclosed
+
+
+def _cycle_numbers(segment: Segment, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Cycle number of each range: the cycle stamped last before it, on the same clock; -1 where none is near."""
+    stamps = segment.cycles[: segment.cycle_count, seg.START]
+    if len(stamps) == 0:
+        return np.full(len(starts), -1, dtype=np.int64)
+    # the range begins after its stamp; half the tolerance allows for the clocks' granularity
+    row = np.clip(np.searchsorted(stamps, starts + 1000, side="right") - 1, 0, None)
+    numbers = np.where(np.abs(starts - stamps[row]) <= MATCH_NS, segment.first_cycle + row, -1)
+    # one range a cycle: the first one has it
+    _, first = np.unique(numbers, return_index=True)
+    single = np.full(len(numbers), -1, dtype=np.int64)
+    single[first] = numbers[first]
+    return single
