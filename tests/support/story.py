@@ -103,7 +103,6 @@ class Recording:
     observer_ns: int = 0
     lag_ns: Mapping[int, int] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    rank_environments: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     control: bool = True
     jitter: Sequence[int] = JITTER
 
@@ -118,10 +117,7 @@ class Recording:
         """The recording, in memory."""
         metadata = {
             "recording": {"source": "collector", "device": "cuda", "windows": [{"window": 0}]},
-            "ranks": [
-                {"rank": r, "tensor": r, **({"environment": e} if (e := self.rank_environments.get(r)) else {})}
-                for r in range(self.ranks)
-            ],
+            "ranks": [{"rank": r, "tensor": r} for r in range(self.ranks)],
             "environment": dict(self.environment),
         }
         sources = []
@@ -145,7 +141,7 @@ class Recording:
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
             for rank in trace.ranks():
                 table = rank.events.to_arrow().select(schema.names)
-                writer.write_table(pa.Table.from_arrays([c.cast(f.type) for c, f in zip(table, schema)], schema=schema))
+                writer.write_table(pa.Table.from_arrays([c.cast(f.type) for c, f in zip(table, schema, strict=True)], schema=schema))
         return path
 
     def frame(self, rank: int) -> pl.DataFrame:

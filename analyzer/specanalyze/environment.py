@@ -1,0 +1,221 @@
+"""What two recordings ran on, and where it differs: the first thing to know before their times are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specanalyze.trace import Trace
+from specschema.errors import TraceError
+
+UNSET: Final = "unset"
+"""Shown for a variable that the recording says was not set."""
+
+_SAME_FACT: Final = {
+    "gpu.name": "gpu.model",
+    "gpu_count": "gpu.count",
+    "gpu": "gpu.model",
+    "nccl": "nccl.version",
+    "torch.version": "torch",
+    "driver.version": "driver",
+    "model_config_digest": "model_digest",
+    "model.digest": "model_digest",
+}
+"""Other spellings of a fact, as importers write it -> ours."""
+
+TENSOR_PARALLEL: Final = ("tp_size", "tensor_parallel_size", "tp")
+"""The server argument that says over how many GPUs each layer is split, in SGLang's and vLLM's spelling."""
+
+_ALWAYS_MATTER: Final = re.compile(
+    r"(?:NCCL_(?!DEBUG).*|CUDA_.*|nccl\.(?:version|path)|gpu\.(?:model|count|links.*)|driver|cuda|torch|server\.(?:name|version)|"
+    r"model_digest|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
+    r"ep_size|expert_parallel_size|enable_expert_parallel|quantization|dtype|kv_cache_dtype|disable_custom_all_reduce))"
+)
+"""Facts that change the speed of the same work: a baseline that differs in one of them is another machine's."""
+
+_NEVER_SHOWN: Final = re.compile(
+    r"differs_by_rank.*|clocks\.(?!.*(?:limit|max)).*|host.*|gpu\.(?:uuid|index|serial|pci).*|.*\.pid|"
+    r"server\.args\.(?:port|host|nccl_port|dist_init_addr|log_.*|random_seed|seed|api_key|served_model_name)"
+)
+"""Facts that change from run to run and say nothing: momentary clocks, ports, names of hosts."""
+
+_ORDER: Final = (
+    r"NCCL_",
+    r"nccl\.",
+    r"CUDA_",
+    r"gpu\.",
+    r"driver|cuda|torch",
+    r"server\.(?!args)",
+    r"model",
+    r"server\.",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact that differs.
+
+    Attributes:
+        name: ``NCCL_PROTO``, ``nccl.version``, ``server.args.tp_size``.
+        before, after: its value in each recording; ``unset`` for a variable that was not set, None where it was not recorded.
+        matters: it changes the speed of the same work, so that one recording is no baseline of the other.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    matters: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+def _shown(value: str | None) -> str:
+    return "not recorded" if value is None else value
+
+
+def environment_of(trace: Trace) -> Mapping[str, Any]:
+    """The environment section of a recording; empty where it has none."""
+    found = trace.metadata.get("environment")
+    return found if isinstance(found, Mapping) else {}
+
+
+def facts(environment: Mapping[str, Any]) -> dict[str, str]:
+    """The environment as flat facts: dotted names, variables under their own names, values as text.
+
+    ``{"nccl": {"version": "2.28.9"}, "variables": {"NCCL_ALGO": "Ring"}}`` -> ``nccl.version``, ``NCCL_ALGO``.
+    """
+    flat: dict[str, str] = {}
+    for name, value in _leaves(environment, ""):
+        name = name.removeprefix("variables.")
+        flat[_SAME_FACT.get(name, name)] = value
+    return {name: value for name, value in flat.items() if not _NEVER_SHOWN.fullmatch(name)}
+
+
+def _leaves(value: Any, name: str) -> Iterable[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        if value:
+            yield name, ", ".join(str(v) for v in value)
+    elif value is not None:
+        yield name, str(value)
+
+
+def variables(environment: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """Recorded environment variables; None where the recording does not know them."""
+    found = environment.get("variables")
+    return found if isinstance(found, Mapping) else None
+
+
+def argument(environment: Mapping[str, Any], *names: str) -> Any:
+    """The server argument of the first of the names that is recorded; None where none is."""
+    server = environment.get("server")
+    args = server.get("args") if isinstance(server, Mapping) else None
+    if not isinstance(args, Mapping):
+        return None
+    return next((args[name] for name in names if args.get(name) is not None), None)
+
+
+def tensor_parallel(trace: Trace) -> int | None:
+    """GPUs that each layer is split over: the server's argument, else the recording's own count of ranks."""
+    said = argument(environment_of(trace), *TENSOR_PARALLEL)
+    if isinstance(said, (int, str)) and str(said).isdigit():
+        return int(said)
+    return len(trace.sources) or None
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Facts that differ between two environments, NCCL first, then what else matters, then the rest.
+
+    A fact that only one recording has is no difference but unknown (see ``unknown``), except for variables: where both
+    recorded their variables, one that is missing was not set.
+    """
+    a, b = facts(before), facts(after)
+    known_a, known_b = variables(before), variables(after)
+    found = []
+    for name in sorted(a.keys() | b.keys()):
+        one, other = a.get(name), b.get(name)
+        if known_a is not None and known_b is not None and (name in known_a or name in known_b):
+            one, other = one or UNSET, other or UNSET
+        if one is not None and other is not None and one != other:
+            found.append(Difference(name, one, other, bool(_ALWAYS_MATTER.fullmatch(name))))
+    arguments = (argument_section(before), argument_section(after))
+    if all(arguments):
+        present = {d.name for d in found}
+        for name in sorted(arguments[0].keys() ^ arguments[1].keys()):
+            full = f"server.args.{name}"
+            one, other = a.get(full), b.get(full)
+            if full not in present and (one or other) and not _NEVER_SHOWN.fullmatch(full):
+                matters = bool(_ALWAYS_MATTER.fullmatch(full))
+                found.append(Difference(full, one or UNSET, other or UNSET, matters))
+    return sorted(found, key=lambda d: (not d.name.lower().startswith("nccl"), not d.matters, _place(d.name), d.name))
+
+
+def argument_section(environment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """All recorded server arguments; empty where there are none."""
+    server = environment.get("server")
+    args = server.get("args") if isinstance(server, Mapping) else None
+    return args if isinstance(args, Mapping) else {}
+
+
+def _place(name: str) -> int:
+    return next((i for i, pattern in enumerate(_ORDER) if re.match(pattern, name)), len(_ORDER))
+
+
+def unknown(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Facts that matter and that only one of two recordings knows, so that nobody can tell whether they agree."""
+    a, b = facts(before), facts(after)
+    if not a and not b:
+        return ["everything"]
+    known_a, known_b = variables(before), variables(after)
+    names = []
+    for name in sorted(a.keys() ^ b.keys()):
+        is_variable = name in (known_a or {}) or name in (known_b or {})
+        if is_variable and known_a is not None and known_b is not None:
+            continue
+        if name.startswith("server.args.") and argument_section(before) and argument_section(after):
+            continue
+        if _ALWAYS_MATTER.fullmatch(name):
+            names.append(name)
+    return sorted(names, key=lambda n: (_place(n), n))
+
+
+def check_baseline(baseline: Trace, trace: Trace, *, accept: bool = False, what: str = "") -> list[str]:
+    """Refuse a baseline that ran on something else.
+
+    Args:
+        baseline: the recording to measure against.
+        trace: the recording to judge.
+        accept: True lets the differences pass; they are still said.
+        what: figure of the baseline that would be misleading, such as ``90.1 tok/s``.
+
+    Returns:
+        Warnings: accepted differences, and facts that could not be checked.
+
+    Raises:
+        TraceError: the environments differ in what matters; the message names every such fact.
+    """
+    before, after = environment_of(baseline), environment_of(trace)
+    matter = [d for d in differences(before, after) if d.matters]
+    listed = ", ".join(f"{d.name} ({_shown(d.before)} there, {_shown(d.after)} here)" for d in matter)
+    if matter and not accept:
+        figure = f" its {what} would mislead;" if what else ""
+        raise TraceError(
+            f"stale baseline: {baseline.name} ran on another environment than {trace.name}:{figure} {listed}; "
+            "record it again as the server runs now, or give --accept-differences"
+        )
+    said = [f"baseline {baseline.name} differs in what matters, accepted: {listed}"] if matter else []
+    if missing := unknown(before, after):
+        said.append(
+            f"whether {baseline.name} ran on the same environment cannot be checked: {_listed(missing)} not recorded in both; "
+            "record with the collector, which keeps the environment"
+        )
+    return said
+
+
+def _listed(names: list[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
