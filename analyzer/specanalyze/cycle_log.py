@@ -43,7 +43,9 @@ def read_cycle_log(path: Path) -> CycleLog:
         ) from None
 
 
-def add_cycles(events: pl.DataFrame, log: CycleLog, file: str) -> tuple[pl.DataFrame, list[str]]:
+def add_cycles(
+    events: pl.DataFrame, log: CycleLog, file: str, *, control: bool = True
+) -> tuple[pl.DataFrame, list[str]]:
     """Cycles of a log beside the events of the rank's trace.
 
     In a log of the same run, cycles inside the recording get window 0. A trace without ``spec.*`` ranges also gets
@@ -56,6 +58,7 @@ def add_cycles(events: pl.DataFrame, log: CycleLog, file: str) -> tuple[pl.DataF
         events: columns of ``specschema.events`` of one rank.
         log: the cycle log.
         file: the log's name, for warnings.
+        control: whether cycles outside the recording are wanted.
 
     Returns:
         The events with the cycles behind them, and warnings.
@@ -91,7 +94,7 @@ def add_cycles(events: pl.DataFrame, log: CycleLog, file: str) -> tuple[pl.DataF
     edge = rows.filter(~pl.col("inside") & ~pl.col("outside"))
     if edge.height and ranges.height:
         warnings.append(f"{file}: {edge.height} ranges cross the edge of the recording and were left out")
-    rows = rows.filter(pl.col("inside") | pl.col("outside")).join(
+    rows = rows.filter(pl.col("inside") | (pl.col("outside") & control)).join(
         results.select("cycle", accepted_draft_tokens="accepted"), on="cycle", how="left", maintain_order="left"
     )
     cycle = pl.col("kind") == "cycle"
@@ -103,6 +106,8 @@ def add_cycles(events: pl.DataFrame, log: CycleLog, file: str) -> tuple[pl.DataF
         rank=pl.lit(events["rank"][0]),
     )
     rows = _with_accepts(rows)
+    if not results["accepted"].count():  # a server without speculation
+        rows = rows.with_columns(mode=pl.when(cycle).then(pl.lit("decode")))
     rows = rows.select(pl.col(c).cast(DTYPES[c]) for c in rows.columns if c in DTYPES)
     return table(pl.concat([events, rows], how="diagonal")), warnings
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from specanalyze import kineto
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specanalyze import kineto, sidecars
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
+from specanalyze.trace_files import read_trace
 from specschema.errors import TraceError, UsageError
+from specschema.metadata import VERSION_KEY
 
 _ENDINGS: Final = (".json", ".json.gz", ".parquet")
-_SIDECARS: Final = (".cycles.json", ".nodemap.json")
 _PARQUET_MAGIC: Final = b"PAR1"
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
@@ -51,6 +56,77 @@ def open_trace(
         raise UsageError(f"device {device!r} is not known: cpu or cuda")
     files, folder = _files(paths)
     name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
+    parquet = [path for path in files if _is_parquet(path)]
+    if folder:
+        parquet = [path for path in parquet if not _is_foreign(path)]
+        files = [path for path in files if path in parquet or not _is_parquet(path)]
+    if not parquet:
+        trace = _open_kineto(files, folder, name, salvage=salvage, device=device, progress=progress)
+    else:
+        others = [path.name for path in files if path not in parquet]
+        if others and not folder:
+            raise UsageError(
+                f"{parquet[0].name} and {others[0]} are of different forms: give the files of one recording"
+            )
+        if others and any(_identify(path, folder=True) for path in files if path not in parquet):
+            raise UsageError(
+                f"this folder holds both {parquet[0].name} and torch.profiler files ({others[0]}): give the files you mean"
+            )
+        trace = read_trace(parquet, name=name, salvage=salvage, device=device, progress=progress)
+    return _with_sidecars(trace, cycles, node_map)
+
+
+def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None) -> Trace:
+    ranks = [rank_in_key(source.key) for source in trace.sources]
+    sources = tuple(
+        replace(
+            source,
+            read=partial(
+                _read_enriched, source, sidecars.find(Path(source.source), rank, ranks, cycles, node_map), trace
+            ),
+        )
+        for source, rank in zip(trace.sources, ranks, strict=True)
+    )
+    return replace(trace, sources=sources)
+
+
+def rank_in_key(key: str) -> int:
+    """``"3"`` -> 3; -1 for a key that names a process only."""
+    return int(key) if key.isdigit() else -1
+
+
+def _read_enriched(source: RankSource, files: sidecars.Sidecars, trace: Trace) -> RankTrace:
+    rank, lines = sidecars.add(source.read(), files)
+    trace.warnings.extend(line for line in lines if line not in trace.warnings)
+    return rank
+
+
+def _is_parquet(path: Path) -> bool:
+    """By its content; a file that is too short to tell, by its name."""
+    with path.open("rb") as file:
+        start = file.read(len(_SQLITE_MAGIC))
+    if start == _SQLITE_MAGIC:
+        raise UsageError(f"{path} is an SQLite file, not a trace of torch.profiler or of ours")
+    return start.startswith(_PARQUET_MAGIC) or (path.name.endswith(".parquet") and len(start) < len(_PARQUET_MAGIC))
+
+
+def _is_foreign(path: Path) -> bool:
+    """A whole Parquet file that is no trace of ours."""
+    try:
+        return VERSION_KEY.encode() not in (pq.read_metadata(path).metadata or {})
+    except (pa.ArrowInvalid, OSError):
+        return False  # damaged: that is said later
+
+
+def _open_kineto(
+    files: Sequence[Path],
+    folder: bool,
+    name: str,
+    *,
+    salvage: bool,
+    device: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> Trace:
     warnings: list[str] = []
     found = _identified(files, folder, warnings)
     done = _Progress(progress, sum(k.file.path.stat().st_size for k in found))
@@ -100,7 +176,7 @@ def _files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
         if path.is_dir():
             folder = True
             inside = sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(_ENDINGS))
-            inside = [p for p in inside if not p.name.endswith(_SIDECARS)]
+            inside = [p for p in inside if not p.name.endswith(sidecars.SUFFIXES)]
             if not inside:
                 raise UsageError(f"{path} holds no trace: no .json, .json.gz or .parquet file in it")
             files += inside
