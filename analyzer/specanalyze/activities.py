@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specanalyze.columns import Ints, factorize, integers, of_kind
 from specanalyze.ranges import PHASE_CODE, Ranges
+from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
 from specschema.kernel_classes import classify
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, OUTSIDE, UNATTRIBUTED
@@ -64,7 +65,9 @@ class Activities:
         name: code into ``names``.
         names: distinct kernel names.
         subclass: finer class of each of ``names``.
-        classified: False where no rule knew the name.
+        by_map: True where the node map decided the class.
+        classified: False where neither map nor table knew it.
+        placement: the node of each activity, where captured graphs are known.
         row: row of the activity in ``rows``.
         rows: the frame of device rows, for the other columns.
         launches: launch calls with activities.
@@ -84,6 +87,7 @@ class Activities:
     name: Ints
     names: tuple[str, ...]
     subclass: tuple[str, ...]
+    by_map: NDArray[np.bool_]
     classified: NDArray[np.bool_]
     row: Ints
     rows: pl.DataFrame
@@ -92,6 +96,7 @@ class Activities:
     graph_call_range: Ints
     invalid: int
     cut: int
+    placement: Placement | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -189,6 +194,11 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
         np.bincount(launch_of[joined], minlength=count).astype(np.int64),
         is_graph[used],
     )
+    placement = place(events, valid, start, launch_of, launches.graph)
+    by_map = np.zeros(len(start), dtype=bool)
+    if placement.placed:
+        bucket, by_map = _mapped(bucket, placement)
+        classified = classified | by_map
     phase = np.full(len(start), PHASE_CODE[UNATTRIBUTED], dtype=np.int64)
     of_range = np.full(len(start), -1, dtype=np.int64)
     of_range[joined] = launches.range[launch_of[joined]]
@@ -206,6 +216,7 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
         name,
         names,
         subclasses,
+        by_map,
         classified,
         row,
         rows,
@@ -214,7 +225,22 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
         call_range[graph_call],
         invalid,
         cut,
+        placement if placement.nodes.height else None,
     )
+
+
+def _mapped(bucket: Ints, placement: Placement) -> tuple[Ints, NDArray[np.bool_]]:
+    """Buckets with the node map's say: computing kernels take their module's class; communication and copies keep theirs.
+
+    So no activity changes its tier, and the partition's busy and idle totals do not depend on the map. A collective or
+    copy whose node is known counts as decided by the map too: rule D5 keeps it what it is wherever it sits.
+    """
+    of_node = np.array(
+        [-1 if m.bucket is None else BUCKET_CODE[m.bucket] for m in placement.modules] + [-1], dtype=np.int64
+    )
+    mapped = of_node[placement.node_row]
+    computing = compute_code(bucket)
+    return np.where((mapped >= 0) & computing, mapped, bucket), np.where(computing, mapped >= 0, placement.node_row >= 0)
 
 
 def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tuple[Ints, Ints]:

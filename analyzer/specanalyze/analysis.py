@@ -49,10 +49,12 @@ def analyse_rank(rank: RankTrace, phase_map: Mapping[str, str] | None = None) ->
     numbers = [0]
     frames = [rank.events]
     if "window" in rank.events.columns:
-        known = rank.events.filter(pl.col("window").is_not_null())
-        if known.height:
-            numbers = sorted(known.get_column("window").unique().to_list())
-            frames = [known] if len(numbers) == 1 else [known.filter(pl.col("window") == n) for n in numbers]
+        known = rank.events.get_column("window").drop_nulls().unique().sort().to_list()
+        if known:
+            # A node of a captured graph lies in no window and belongs to all of them.
+            node = pl.col("kind").cast(pl.String) == "node"
+            numbers = known
+            frames = [rank.events.filter((pl.col("window") == n) | node) for n in numbers]
     join = join_cpu_operators if rank.device == "cpu" else join_activities
     windows = []
     for number, events in zip(numbers, frames, strict=True):

@@ -43,6 +43,8 @@ class RankBreakdown:
         lead_ns: the largest time by which an activity starts before its own launch call (clock skew), 0 if none does.
         phase_instances: one row a phase instance (see ``instances.instance_table``).
         unclassified_names: kernel name -> ns.
+        node_map: replays placed (by_id: of these, by node ids), other_count and other_names: not placed, names decide;
+            empty without node rows.
     """
 
     key: str
@@ -67,6 +69,7 @@ class RankBreakdown:
     phase_instances: pl.DataFrame = field(default_factory=pl.DataFrame)
     unclassified_names: dict[str, int] = field(default_factory=dict)
     unrecognised: tuple[str, ...] = ()
+    node_map: dict[str, int] = field(default_factory=dict)
 
     def total_ns(self, phase: str) -> int:
         return sum(self.buckets_ns.get(phase, {}).values())
@@ -219,7 +222,20 @@ def _add_classification(result: RankBreakdown, acts: Activities) -> None:
     for n in np.flatnonzero(per_name):
         name = acts.names[n]
         result.unclassified_names[name] = result.unclassified_names.get(name, 0) + int(per_name[n])
-    for way, ns in (("name", int(duration[~unknown].sum())), ("unclassified", int(duration[unknown].sum()))):
+    ways = {
+        "map": int(duration[acts.by_map].sum()),
+        "name": int(duration[~unknown & ~acts.by_map].sum()),
+        "unclassified": int(duration[unknown].sum()),
+    }
+    if acts.placement is not None:
+        for name, count in (
+            ("placed", acts.placement.placed),
+            ("by_id", acts.placement.by_id),
+            ("other_count", acts.placement.other_count),
+            ("other_names", acts.placement.other_names),
+        ):
+            result.node_map[name] = result.node_map.get(name, 0) + count
+    for way, ns in ways.items():
         result.decided_ns[way] = result.decided_ns.get(way, 0) + ns
 
 
@@ -251,6 +267,13 @@ def _warnings(rank: RankBreakdown, phase: str) -> list[str]:
         said.append(
             f"{name}: {count} device activities ({ns / 1e6:.3f} ms) have no recorded launch call: shown as unattributed"
         )
+    for reason, words in (
+        ("other_count", "have another number of activities than any captured graph"),
+        ("other_names", "contradict the node map by their kernels"),
+    ):
+        count = rank.node_map.get(reason, 0)
+        if count:
+            said.append(f"{name}: {count} graph replays {words}: classes there are by name")
     if rank.crossing:
         said.append(
             f"{name}: {rank.crossing} phase ranges cross without nesting; an instant in both goes to the later one"
@@ -383,6 +406,7 @@ def breakdown_json(result: Breakdown, phase: str = "all") -> dict[str, Any]:
             "coverage": r.coverage(result.phase),
             "device_time_ns": r.device_ns,
             "decided_by_ns": r.decided_ns,
+            "node_map": r.node_map or None,
         }
         for name, (count, ns) in ((UNATTRIBUTED, r.unattributed), (OUTSIDE, r.outside)):
             if count:

@@ -61,19 +61,19 @@ def join_cpu_operators(events: pl.DataFrame, ranges: Ranges) -> Activities:
         own = by_priority(s, e, priority)
         parts.append((own.start, own.end, mine[own.owner], np.full(len(own.start), which)))
     columns = [np.concatenate(c) for c in zip(*parts, strict=True)] if parts else [EMPTY] * 4
-    begin, end, row, number = (c.astype(np.int64) for c in columns)
+    begin, end, row, thread_of = (c.astype(np.int64) for c in columns)
     name, names = factorize(rows, "name")
     classes = [next((b for pattern, b, _ in OPERATOR_CLASSES if re.search(pattern, n)), None) for n in names]
     bucket_of_name = np.array([BUCKET_CODE[b or "other_compute"] for b in classes] + [0], dtype=np.int64)
     known = np.array([b is not None for b in classes] + [False])
-    of_range = ranges.innermost(number, begin)
+    of_range = ranges.innermost(thread_of, begin)
     phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE])[of_range]
     nobody = np.full(len(begin), -1, dtype=np.int64)
     none = Launches(EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, np.empty(0, dtype=bool))
     return Activities(
         start=begin,
         end=end,
-        stream=number,
+        stream=thread_of,
         bucket=bucket_of_name[name[row]],
         phase=phase,
         launch=nobody,
@@ -81,6 +81,7 @@ def join_cpu_operators(events: pl.DataFrame, ranges: Ranges) -> Activities:
         name=name[row],
         names=tuple(names),
         subclass=("",) * len(names),
+        by_map=np.zeros(len(begin), dtype=bool),
         classified=known[name[row]],
         row=row,
         rows=rows,

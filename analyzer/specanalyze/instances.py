@@ -57,7 +57,8 @@ def graph_launch_time(window: WindowAnalysis) -> NDArray[np.bool_]:
     part, launches = window.partition, window.activities.launches
     if part is None or not len(launches):
         return np.zeros(0 if part is None else len(part.start), dtype=bool)
-    return (part.bucket == BUCKET_CODE["launch"]) & (part.launch >= 0) & launches.graph[part.launch]
+    calling: NDArray[np.bool_] = (part.bucket == BUCKET_CODE["launch"]) & launches.graph[part.launch]
+    return calling & (part.launch >= 0)
 
 
 def _replays(window: WindowAnalysis) -> tuple[Ints, Ints]:

@@ -13,7 +13,7 @@ from specanalyze.intervals import Segments, by_priority, clip, first_started, su
 _pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=14)
 
 
-def _columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     start = np.array([s for s, _ in pairs], dtype=np.int64)
     return start, start + np.array([d for _, d in pairs], dtype=np.int64)
 
@@ -30,7 +30,7 @@ def _instants(segments: Segments) -> dict[int, int]:
 
 def _best(pairs: list[tuple[int, int]], key: Callable[[int], object]) -> dict[int, int]:
     cover = {t: [i for i, (s, d) in enumerate(pairs) if s <= t < s + d] for t in range(90)}
-    return {t: min(rows, key=key) for t, rows in cover.items() if rows}  # type: ignore[arg-type,type-var]
+    return {t: min(rows, key=key) for t, rows in cover.items() if rows}  # type: ignore[arg-type]
 
 
 @given(_pairs)

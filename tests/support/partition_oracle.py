@@ -127,8 +127,8 @@ def partition(rows: list[dict[str, Any]], bucket_of: dict[str, str]) -> Answer |
         elif waits:
             key = (min(waits, key=lambda x: (x["s"], x["i"]))["phase"], "launch")
         else:
-            r = _innermost(ranges, t)
-            key = (r["phase"] if r else "between", "host")
+            innermost = _innermost(ranges, t)
+            key = (innermost["phase"] if innermost else "between", "host")
         buckets[key[0]][key[1]] += until - t
     answer = Answer(w1 - w0)
     answer.buckets = {p: dict(b) for p, b in buckets.items()}

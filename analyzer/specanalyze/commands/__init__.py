@@ -1,0 +1,18 @@
+"""One command a module: check the arguments, call one function, hand the result to one renderer."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import typer
+
+MODULES: Final = ("breakdown", "kernels", "ranks", "validate", "env", "import_trace")
+"""Modules of commands, in the order of ``--help``. Each has ``register(app)`` and imports nothing heavy at its top."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add every command to the application."""
+    for module in MODULES:
+        import_module(f"specanalyze.commands.{module}").register(app)

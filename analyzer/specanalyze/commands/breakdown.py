@@ -1,0 +1,77 @@
+"""``specanalyze breakdown``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    CyclesOption,
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    NodeMapOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    TraceArgument,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+
+
+def breakdown(
+    traces: TraceArgument,
+    phase: Annotated[
+        str | None,
+        typer.Option(
+            "--phase", metavar="PHASE", help="verify, draft, draft_extend, ... or all.", show_default="verify"
+        ),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", metavar="rank|cycle", help="One row a rank and bucket, or a phase instance.")
+    ] = "rank",
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    cycles: CyclesOption = None,
+    node_map: NodeMapOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """Where verify's time goes: graph replay, allreduce, MoE, attention, GEMM, host; exact to the nanosecond.
+
+    Examples:
+
+      specanalyze breakdown trace.parquet
+
+      specanalyze breakdown rank0.json.gz rank1.json.gz --phase all --json
+
+      specanalyze breakdown trace.parquet --by cycle -o cycles.csv
+    """
+    mapping = phase_map_of(phase_map)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    from specanalyze.breakdown import break_down, breakdown_frame, breakdown_json
+    from specanalyze.render.terminal import warn
+
+    result = break_down(trace, mapping)
+    frame = breakdown_frame(result, phase, by)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(frame, output, force)
+    if json:
+        emit_json(breakdown_json(result, phase or "all"))
+    elif output is None:
+        from specanalyze.render.breakdown import draw
+
+        draw(result, frame, phase or result.phase, by)
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(breakdown)

@@ -1,0 +1,99 @@
+"""Options that the commands share, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from specanalyze.trace import Trace
+
+TraceArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...",
+        help="trace.parquet, torch.profiler JSON(.gz), several of these, or a folder of ranks; all of one recording.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (times in integer ns) instead of tables.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write the table to FILE.parquet or FILE.csv.", show_default=False
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
+PhaseMapOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--phase-map",
+        metavar="FILE",
+        help='JSON object, regular expression -> phase, for range names that are not built in: {"^my verify": "verify"}.',
+        show_default=False,
+    ),
+]
+CyclesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cycles",
+        metavar="FILE",
+        help="Host stamps, accepted drafts and untraced control cycles (.cycles.json); found by itself beside the trace.",
+        show_default=False,
+    ),
+]
+NodeMapOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--node-map",
+        metavar="FILE",
+        help="Nodes of the captured CUDA graphs (.nodemap.json); found by itself beside the trace.",
+        show_default=False,
+    ),
+]
+SalvageOption = Annotated[
+    bool, typer.Option("--salvage", help="Read what is whole in damaged or partial files and say what was lost.")
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="cpu", help="cpu: let CPU operators stand in for device work.", show_default=False
+    ),
+]
+
+
+def open_for(
+    paths: list[Path],
+    *,
+    cycles: Path | None = None,
+    node_map: Path | None = None,
+    salvage: bool = False,
+    device: str | None = None,
+) -> Trace:
+    """Open a recording with a progress bar on stderr when that takes long and someone watches."""
+    from specanalyze.load import open_trace
+    from specanalyze.render.progress import reading
+    from specschema.errors import UsageError
+
+    if device not in (None, "cpu", "cuda"):
+        raise UsageError(f"--device {device}: use cpu or cuda")
+    with reading() as progress:
+        return open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=progress)
+
+
+def phase_map_of(path: Path | None) -> dict[str, str] | None:
+    """The mapping in the ``--phase-map`` file, None without one."""
+    if path is None:
+        return None
+    from specanalyze.phase_names import read_phase_map
+
+    return read_phase_map(path)
+
+
+def emit_json(document: Any) -> None:
+    """Print one JSON document to stdout."""
+    from specanalyze.render.json import dumps
+
+    typer.echo(dumps(document))

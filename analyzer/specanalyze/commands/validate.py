@@ -1,0 +1,62 @@
+"""``specanalyze validate``."""
+
+from __future__ import annotations
+
+import typer
+
+from specanalyze.commands.options import (
+    CyclesOption,
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    NodeMapOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    TraceArgument,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+
+
+def validate(
+    traces: TraceArgument,
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    cycles: CyclesOption = None,
+    node_map: NodeMapOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """Is the trace whole and sound: sums, coverage, launches, clocks, names.
+
+    Example: specanalyze validate trace.parquet
+    """
+    mapping = phase_map_of(phase_map)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    from specanalyze.render.terminal import console, table, warn
+    from specanalyze.validate import validate as check
+
+    frame, result = check(trace, mapping)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(frame, output, force)
+    if json:
+        emit_json({"trace": trace.name, "checks": frame.to_dicts(), "warnings": result.warnings})
+    elif output is None:
+        columns = [("", "left"), ("rank", "left"), ("check", "left"), ("found", "left")]
+        rows = [
+            ["ok" if r["result"] == "ok" else "!", r["rank"], r["check"], r["detail"]]
+            for r in frame.iter_rows(named=True)
+        ]
+        console().print(table(f"{trace.name}: read whole", columns, rows))
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(validate)

@@ -1,0 +1,229 @@
+"""``ranks``: skew and stragglers, waiting and transfer, collective by collective (rules D4, D7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from specanalyze.analysis import RankAnalysis, analyse
+from specanalyze.breakdown import Breakdown, RankBreakdown, assemble, rank_breakdown
+from specanalyze.trace import Trace
+from specanalyze.waits import Communication, Waits, communication_of, match
+
+
+@dataclass
+class RanksReport:
+    """All ranks side by side.
+
+    Attributes:
+        breakdown: each rank's own partition.
+        waits: matched collectives; None with one rank, where waiting is unknown.
+        hosts: rank key -> host as the recording says it, None where nothing does.
+        world_size: ranks the recording says it had; None where it does not.
+        warnings: one line each.
+    """
+
+    breakdown: Breakdown
+    waits: Waits | None
+    hosts: dict[str, str | None]
+    world_size: int | None
+    warnings: list[str]
+
+
+def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> RanksReport:
+    """Match the ranks' collectives and split their durations into waiting and transfer.
+
+    Raises:
+        TraceError: as ``breakdown.break_down``.
+    """
+    broken_down: list[RankBreakdown] = []
+    talk: list[Communication] = []
+    hosts: dict[str, str | None] = {}
+    world = None
+    for analysis in analyse(trace, phase_map):
+        broken_down.append(rank_breakdown(analysis))
+        talk.append(_communication(analysis))
+        hosts[analysis.trace.key] = analysis.trace.host
+        world = max(world or 0, analysis.trace.world_size or 0) or None
+    result = assemble(trace, broken_down)
+    waits = match(talk)
+    warnings = list(result.warnings)
+    if waits is None:
+        warnings.append(
+            "one rank only: waiting for other ranks is unknown, not zero; import all ranks of the recording"
+        )
+    else:
+        warnings += _wait_warnings(waits, len(broken_down), world)
+    return RanksReport(result, waits, hosts, world, warnings)
+
+
+def _communication(analysis: RankAnalysis) -> Communication:
+    """One rank's communication over all windows; replays are numbered through, window after window."""
+    rank = analysis.trace
+    parts = [
+        communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    replays: dict[int, Any] = {}
+    frames = []
+    for part in parts:
+        shift = pl.lit(0)
+        for phase in part.replays:
+            before = len(replays.get(phase, []))
+            shift = pl.when((pl.col("phase") == phase) & (pl.col("replay") >= 0)).then(before).otherwise(shift)
+        frames.append(part.kernels.with_columns((pl.col("replay") + shift).alias("replay")))
+        for phase, sizes in part.replays.items():
+            replays[phase] = [*replays.get(phase, []), *sizes.tolist()]
+    arrays = {phase: np.array(sizes, dtype=np.int64) for phase, sizes in replays.items()}
+    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), arrays)
+
+
+def _wait_warnings(waits: Waits, have: int, world: int | None) -> list[str]:
+    said = list(waits.reasons)
+    if waits.voided:
+        said.append(
+            f"{waits.voided} matched collectives are void: their ends differ by more than their shortest duration, "
+            "so they are not the same collective; not used"
+        )
+    by_seq: dict[int, list[int]] = {}
+    for _, seq, rank in waits.missing:
+        by_seq.setdefault(seq, []).append(rank)
+    for seq, ranks in list(by_seq.items())[:5]:
+        listed = ", ".join(f"rank {r}" for r in sorted(set(ranks)))
+        said.append(f"collective Seq {seq}: no record of {listed}; its waits are lower bounds")
+    if len(by_seq) > 5:
+        said.append(f"{len(by_seq) - 5} more collectives lack a rank; their waits are lower bounds")
+    if world is not None and have < world:
+        said.append(f"{have} of {world} ranks are in this recording; a missing rank may be the one the others wait for")
+    lost = sum(waits.unmatched.values())
+    if lost:
+        listed = ", ".join(f"rank {key}: {n}" for key, n in waits.unmatched.items())
+        said.append(f"communication kernels not matched with the other ranks' ({listed}): their waiting is unknown")
+    return said
+
+
+def wait_json(waits: Waits | None) -> dict[str, Any] | None:
+    """The ``wait`` object of ``ranks --json`` (docs/commands.md); None with one rank."""
+    if waits is None:
+        return None
+    table = waits.collectives
+    keys = list(waits.unmatched)
+    by_seq = table.filter(pl.col("matched_by") == "seq")
+    by_replay = table.filter(pl.col("matched_by") == "replay")
+    used = table.filter(~pl.col("voided"))
+    ways = []
+    if by_seq.height:
+        ways.append("process group and Seq")
+    phases = by_replay.get_column("phase").unique(maintain_order=True).to_list()
+    ways += [f"n-th communication kernel of the n-th {phase} replay" for phase in phases]
+    complete = bool(table.get_column("complete").all()) if table.height else None
+    per_collective = []
+    collectives: dict[str, Any] = {}
+    for part in table.partition_by("collective", maintain_order=True):  # one turn a collective, for its JSON object
+        void = bool(part["voided"][0])
+        values = None if void else dict(zip(part["rank"].to_list(), part["wait_ns"].to_list(), strict=True))
+        per_collective.append(values)
+        if part["matched_by"][0] == "seq":
+            seq = int(part["seq"][0])
+            missing = sorted({rank for _, s, rank in waits.missing if s == seq})
+            entry: dict[str, Any] = {"complete": bool(part["complete"][0])}
+            if missing:
+                entry |= {"missing_ranks": missing, "lower_bound_ns": values}
+            else:
+                entry["wait_ns"] = values
+            collectives[str(seq)] = entry
+    sums = {k: used.filter(pl.col("rank") == k) for k in keys}
+    result: dict[str, Any] = {
+        "matched_by": "; ".join(ways) or None,
+        "complete": complete,
+        "voided": waits.voided,
+        "unmatched_kernels": waits.unmatched,
+        "per_collective_ns": per_collective,
+        "wait_ns": {k: int(t["wait_ns"].sum()) for k, t in sums.items()},
+        "transfer_ns": {k: int(t["transfer_ns"].sum()) for k, t in sums.items()},
+        "last_to_arrive": _last_to_arrive(table),
+    }
+    if collectives:
+        result["collectives"] = collectives
+    return result
+
+
+def _last_to_arrive(table: pl.DataFrame) -> list[str | None]:
+    """For each collective in order of time the rank with the shortest duration: the others waited for it; None if void."""
+    if not table.height:
+        return []
+    shortest = table.sort("collective", "dur_ns", maintain_order=True).unique(
+        "collective", keep="first", maintain_order=True
+    )
+    picked = shortest.select(pl.when(~pl.col("voided")).then(pl.col("rank"))).to_series()
+    return picked.to_list()
+
+
+def ranks_frame(report: RanksReport) -> pl.DataFrame:
+    """One row a rank and phase.
+
+    Returns:
+        rank, phase, total_ns, gpu_busy_ns, allreduce_ns and other_comm_ns (exposed), hidden_comm_ns, wait_ns,
+        transfer_ns (over matched collectives, null where none matched or only one rank), collectives (matched),
+        late (collectives this rank arrived last at).
+    """
+    rows = []
+    waits = report.waits
+    for r in report.breakdown.ranks:
+        for phase, buckets in r.buckets_ns.items():
+            row: dict[str, Any] = {
+                "rank": r.key,
+                "phase": phase,
+                "total_ns": r.total_ns(phase),
+                "gpu_busy_ns": r.gpu_busy_ns[phase],
+                "allreduce_ns": buckets.get("allreduce", 0),
+                "other_comm_ns": buckets.get("other_comm", 0),
+                "hidden_comm_ns": r.hidden_comm_ns[phase],
+            }
+            row |= dict.fromkeys(("wait_ns", "transfer_ns", "collectives", "late"))
+            if waits is not None and waits.collectives.height:
+                used = waits.collectives.filter(~pl.col("voided"), pl.col("phase") == phase)
+                mine = used.filter(pl.col("rank") == r.key)
+                if mine.height:
+                    row["wait_ns"] = int(mine["wait_ns"].sum())
+                    row["transfer_ns"] = int(mine["transfer_ns"].sum())
+                    row["collectives"] = mine.height
+                    row["late"] = _last_to_arrive(used).count(r.key)
+            rows.append(row)
+    schema = {"rank": pl.String, "phase": pl.String} | dict.fromkeys(
+        (
+            "total_ns",
+            "gpu_busy_ns",
+            "allreduce_ns",
+            "other_comm_ns",
+            "hidden_comm_ns",
+            "wait_ns",
+            "transfer_ns",
+            "collectives",
+            "late",
+        ),
+        pl.Int64,
+    )
+    return pl.DataFrame(rows, schema=schema)
+
+
+def ranks_json(report: RanksReport) -> dict[str, Any]:
+    """``ranks --json``: wait, hosts, clock offsets, and one row a rank and phase."""
+    document: dict[str, Any] = {
+        "trace": report.breakdown.name,
+        "wait": wait_json(report.waits),
+        "hosts": {k: h for k, h in report.hosts.items() if h is not None},
+        "world_size": report.world_size,
+        "ranks": ranks_frame(report).to_dicts(),
+        "warnings": report.warnings,
+    }
+    if report.waits is not None and report.waits.offsets:
+        document["clock_offset_estimate_ns"] = report.waits.offsets
+        document["clock_offset_spread_ns"] = report.waits.offset_spread
+        document["clock_offset_from"] = "median of the differences of collective end times"
+    return document

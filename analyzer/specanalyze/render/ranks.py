@@ -1,0 +1,100 @@
+"""Ranks side by side in the terminal."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from specanalyze.ranks_report import RanksReport, ranks_frame
+from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+
+
+def draw(report: RanksReport) -> None:
+    """Print wait against transfer by rank and phase, and the collectives that were waited for longest."""
+    out = console()
+    frame = ranks_frame(report)
+    columns = [
+        ("phase", "left"),
+        ("rank", "left"),
+        ("total ms", "right"),
+        ("GPU busy", "right"),
+        ("allreduce exposed", "right"),
+        ("hidden", "right"),
+        ("waiting", "right"),
+        ("transfer", "right"),
+        ("last to arrive", "right"),
+        ("waiting / total", "left"),
+    ]
+    order = {p: i for i, p in enumerate(frame.get_column("phase").unique(maintain_order=True).to_list())}
+    rows = [
+        [
+            r["phase"],
+            r["rank"],
+            milliseconds(r["total_ns"]),
+            milliseconds(r["gpu_busy_ns"]),
+            milliseconds(r["allreduce_ns"]),
+            milliseconds(r["hidden_comm_ns"]),
+            milliseconds(r["wait_ns"]),
+            milliseconds(r["transfer_ns"]),
+            "–" if r["late"] is None else f"{r['late']} of {r['collectives']}",
+            share_bar(None if r["wait_ns"] is None or not r["total_ns"] else r["wait_ns"] / r["total_ns"], 12),
+        ]
+        for r in sorted(frame.iter_rows(named=True), key=lambda r: order[r["phase"]])
+    ]
+    out.print(table("ranks side by side, ms over the whole window", columns, rows))
+    if report.waits is not None and report.waits.collectives.height:
+        _draw_positions(report)
+    notes(out, _facts(report))
+
+
+def _draw_positions(report: RanksReport) -> None:
+    """Where in a replay the waiting sits: by position of the collective, the largest first."""
+    assert report.waits is not None
+    used = report.waits.collectives.filter(~pl.col("voided"), pl.col("matched_by") == "replay")
+    if not used.height:
+        return
+    where = (
+        used.group_by("phase", "position")
+        .agg(
+            pl.col("wait_ns").sum(),
+            pl.col("transfer_ns").median().alias("transfer_ns"),
+            (pl.col("wait_ns").max()).alias("worst_ns"),
+            pl.col("collective").n_unique().alias("collectives"),
+        )
+        .sort("wait_ns", descending=True)
+    )
+    whole = where.get_column("wait_ns").sum()
+    columns = [
+        ("phase", "left"),
+        ("n-th in its replay", "right"),
+        ("collectives", "right"),
+        ("waiting, all ranks", "right"),
+        ("worst", "right"),
+        ("median transfer us", "right"),
+        ("share of waiting", "left"),
+    ]
+    rows = [
+        [
+            r["phase"],
+            str(r["position"]),
+            str(r["collectives"]),
+            milliseconds(r["wait_ns"]),
+            milliseconds(r["worst_ns"]),
+            f"{r['transfer_ns'] / 1e3:.1f}",
+            share_bar(r["wait_ns"] / whole if whole else None, 12),
+        ]
+        for r in where.head(6).iter_rows(named=True)
+    ]
+    console().print()
+    console().print(table("where the ranks wait, ms", columns, rows))
+
+
+def _facts(report: RanksReport) -> list[str]:
+    if report.waits is None:
+        return ["one rank: waiting is unknown"]
+    said = ["waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest"]
+    for key, offset in report.waits.offsets.items():
+        spread = report.waits.offset_spread[key]
+        said.append(
+            f"rank {key}: host clock {offset} ns ahead of the first rank's, ± {spread} ns (from collective ends)"
+        )
+    return said

@@ -1,0 +1,209 @@
+"""Which node of its captured CUDA graph each activity of a replay is (design 5.3), and the class this gives it (D5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from specanalyze.columns import Ints, factorize, integers, of_kind, texts
+from specschema.kernel_classes import classify
+from specschema.module_classes import ModuleClass, classify_modules
+from specschema.phases import COMMUNICATION_BUCKETS
+
+DEVICE_NODE_TYPES = ("kernel", "memcpy", "memset")
+"""Node types that show an activity when they run; event, host and empty nodes show none."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes of one captured graph that show activities, in creation order.
+
+    Attributes:
+        graph_id: as in the node rows.
+        node: ordinal of each.
+        kind: node type of each.
+        row: row of each in the frame of node rows.
+    """
+
+    graph_id: int
+    node: Ints
+    kind: tuple[str, ...]
+    row: Ints
+
+
+@dataclass
+class Placement:
+    """Node of each device activity.
+
+    Attributes:
+        node_row: row of ``nodes`` for each activity, -1 where no node is known.
+        nodes: the node rows.
+        modules: class of each row of ``nodes``.
+        placed: replays whose activities all found their node.
+        by_id: the part of ``placed`` found by node ids, not by order.
+        other_count: replays whose number of activities fits no captured graph.
+        other_names: replays whose kernels contradict the map: names decide there.
+    """
+
+    node_row: Ints
+    nodes: pl.DataFrame
+    modules: list[ModuleClass]
+    placed: int = 0
+    by_id: int = 0
+    other_count: int = 0
+    other_names: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+
+def captured_graphs(nodes: pl.DataFrame) -> list[Graph]:
+    """The captured graphs of one rank's ``node`` rows."""
+    graph_id, ordinal = integers(nodes, "graph_id", -1), integers(nodes, "node", -1)
+    code, kinds = factorize(nodes, "node_type")
+    shows = np.isin(code, [k for k, kind in enumerate(kinds) if kind in DEVICE_NODE_TYPES])
+    graphs = []
+    for graph in np.unique(graph_id):
+        rows = np.flatnonzero((graph_id == graph) & shows)
+        rows = rows[np.argsort(ordinal[rows], kind="stable")]
+        graphs.append(Graph(int(graph), ordinal[rows], tuple(kinds[c] for c in code[rows]), rows))
+    return graphs
+
+
+def place(
+    events: pl.DataFrame, rows: pl.DataFrame, start: Ints, launch: Ints, is_graph: NDArray[np.bool_]
+) -> Placement:
+    """Find the node of each activity.
+
+    Node ids that the recording carries are used as they are. Otherwise the n-th activity of a replay by start time is
+    the n-th node, where a captured graph has as many nodes that show activities as the replay has activities, and the
+    types and names agree with it; of several such graphs the first one counts (captures of one model for several batch
+    sizes have the same modules).
+
+    Args:
+        events: the rank's events, for its node rows.
+        rows: the valid device rows.
+        start: start of each, ns.
+        launch: index of each row's launch call, -1 where none.
+        is_graph: per launch call: a graph launch.
+    """
+    nodes = of_kind(events, ("node",))
+    modules = _module_classes(nodes)
+    result = Placement(np.full(len(start), -1, dtype=np.int64), nodes, modules)
+    if not nodes.height:
+        return result
+    graphs = captured_graphs(nodes)
+    by_id = _place_by_id(nodes, rows, result)
+    in_replay = np.flatnonzero((launch >= 0) & np.append(is_graph, False)[launch] & ~by_id)
+    order = in_replay[np.lexsort((in_replay, start[in_replay], launch[in_replay]))]
+    bounds = np.flatnonzero(np.diff(launch[order], prepend=-1, append=-1))
+    name, names = factorize(rows, "name")
+    kind, kinds = factorize(rows, "kind")
+    signs = _name_signs(names)
+    shapes: dict[tuple[int, bytes], Graph | str | None] = {}
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a replay
+        members = order[low:high]
+        shape = (len(members), name[members].tobytes())
+        if shape not in shapes:
+            shapes[shape] = _fitting(
+                graphs, modules, [names[n] for n in name[members]], [kinds[k] for k in kind[members]], signs
+            )
+        graph = shapes[shape]
+        if isinstance(graph, Graph):
+            result.node_row[members] = graph.row
+            result.placed += 1
+        elif graph == "names":
+            result.other_names += 1
+        else:
+            result.other_count += 1
+    return result
+
+
+def _place_by_id(nodes: pl.DataFrame, rows: pl.DataFrame, result: Placement) -> NDArray[np.bool_]:
+    """Use graph and node ids where the device rows carry ids of captured graphs."""
+    graph_id, ordinal = integers(rows, "graph_id", -1), integers(rows, "node", -1)
+    known = (graph_id >= 0) & (ordinal >= 0)
+    if not known.any():
+        return known
+    keys = pl.DataFrame(
+        {"graph_id": integers(nodes, "graph_id", -1), "node": integers(nodes, "node", -1)}
+    ).with_row_index("row")
+    asked = pl.DataFrame({"graph_id": graph_id, "node": ordinal})
+    found = asked.join(
+        keys.unique(["graph_id", "node"], keep="first"), on=["graph_id", "node"], how="left", maintain_order="left"
+    )
+    row = found.get_column("row").cast(pl.Int64).fill_null(-1).to_numpy()
+    result.node_row[:] = np.where(known, row, -1)
+    hit = known & (row >= 0)
+    replays = (
+        pl.DataFrame({"c": integers(rows, "correlation", -1), "hit": hit})
+        .filter(pl.col("hit"))
+        .get_column("c")
+        .n_unique()
+    )
+    result.placed += replays
+    result.by_id += replays
+    return hit
+
+
+def _module_classes(nodes: pl.DataFrame) -> list[ModuleClass]:
+    paths, classes = texts(nodes, "module"), texts(nodes, "module_class")
+    pairs = [(p or "", c or "") for p, c in zip(paths, classes, strict=True)]
+    distinct = list(dict.fromkeys(pairs))
+    decided = dict(zip(distinct, classify_modules(distinct), strict=True))
+    decided[("", "")] = ModuleClass(None, "outside modules")
+    return [decided[pair] for pair in pairs]
+
+
+def _name_signs(names: list[str]) -> dict[str, str]:
+    """Names that by themselves prove a class: name -> attention, moe, or communication."""
+    signs = {}
+    for name in names:
+        found = classify(name)
+        if found.rule is None:
+            continue
+        if found.bucket in COMMUNICATION_BUCKETS:
+            signs[name] = "communication"
+        elif found.bucket in ("attention", "moe"):
+            signs[name] = found.bucket
+    return signs
+
+
+def _fitting(
+    graphs: list[Graph], modules: list[ModuleClass], names: list[str], kinds: list[str], signs: dict[str, str]
+) -> Graph | str | None:
+    """The captured graph that a replay of these activities is one of; ``names`` where only the names speak against it."""
+    fits_count = False
+    for graph in graphs:
+        if len(graph.kind) != len(names):
+            continue
+        fits_count = True
+        if all(
+            _agrees(node_kind, modules[row], kind, signs.get(name), name)
+            for node_kind, row, kind, name in zip(graph.kind, graph.row.tolist(), kinds, names, strict=True)
+        ):
+            return graph
+    return "names" if fits_count else None
+
+
+def _agrees(node_kind: str, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
+    """Whether an activity can be this node. Copies of a graph may run as kernels named memcpy*, never the other way."""
+    if node_kind != kind and not (
+        node_kind in ("memcpy", "memset") and kind == "kernel" and name.startswith(("mem", "copy"))
+    ):
+        return False
+    if sign is None or module.bucket is None:
+        return True
+    if sign == "communication":
+        return module.subclass not in (
+            "norm",
+            "rotary",
+            "qk_norm",
+            "router",
+            "topk",
+            "attention_core",
+            "activation",
+            "qkv_proj",
+        )
+    return module.bucket == sign
