@@ -11,7 +11,7 @@ from isal import isal_zlib
 
 CHUNK_BYTES: Final = 4 << 20
 """Text handed on at once. Larger chunks are no faster; smaller ones make the columns of a chunk dearer than its rows."""
-_READ_BYTES: Final = 1 << 18
+_READ_BYTES: Final = 1 << 16
 _DAMAGED: Final = (cast(type[Exception], isal_zlib.error), zlib.error)
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
