@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -64,7 +64,8 @@ class Activities:
         range: index of the recognised range it belongs to, -1 where none.
         name: code into ``names``.
         names: distinct kernel names.
-        subclass: finer class of each of ``names``.
+        subclass: code into ``subclasses``: router, topk, lm_head, norm, sampling, the operation of a collective, ...
+        subclasses: distinct finer classes.
         by_map: True where the node map decided the class.
         classified: False where neither map nor table knew it.
         placement: the node of each activity, where captured graphs are known.
@@ -86,7 +87,8 @@ class Activities:
     range: Ints
     name: Ints
     names: tuple[str, ...]
-    subclass: tuple[str, ...]
+    subclass: Ints
+    subclasses: tuple[str, ...]
     by_map: NDArray[np.bool_]
     classified: NDArray[np.bool_]
     row: Ints
@@ -129,30 +131,37 @@ def cut_impossible(start: Ints, end: Ints, stream: Ints) -> tuple[Ints, int]:
     return end, cut
 
 
-def _classes(rows: pl.DataFrame) -> tuple[Ints, tuple[str, ...], tuple[str, ...], Ints, NDArray[np.bool_]]:
-    """name code, names, subclass a name, bucket code and "classified" of each device row, looking at each name once."""
+class _Classes(NamedTuple):
+    """Class of each device row: name code, bucket code, subclass code, classified; and the distinct texts."""
+
+    name: Ints
+    names: list[str]
+    bucket: Ints
+    subclass: Ints
+    subclasses: list[str]
+    classified: NDArray[np.bool_]
+
+
+def _classes(rows: pl.DataFrame) -> _Classes:
+    """Class of each device row, looking at each distinct (name, operation) once."""
     name, names = factorize(rows, "name")
     op, ops = factorize(rows, "op")
     kind, kinds = factorize(rows, "kind")
-    pair = (op + 1) * max(len(names), 1) + name
-    used, inverse = np.unique(pair, return_inverse=True)
-    bucket_of_pair = np.empty(len(used), dtype=np.int64)
-    known = np.empty(len(used), dtype=bool)
-    subclasses = [""] * len(names)
-    for i, code in enumerate(used.tolist()):  # one turn a distinct name
-        o, n = divmod(code, max(len(names), 1))
-        found = classify(names[n], ops[o - 1] if o else None)
-        bucket_of_pair[i] = BUCKET_CODE[found.bucket]
-        known[i] = found.rule is not None
-        subclasses[n] = found.subclass
-    bucket, classified = bucket_of_pair[inverse], known[inverse]
+    width = max(len(names), 1)
+    used, inverse = np.unique((op + 1) * width + name, return_inverse=True)
+    found = [classify(names[code % width], ops[code // width - 1] if code >= width else None) for code in used.tolist()]
+    subclasses = list(dict.fromkeys([*(f.subclass for f in found), "copy"]))
+    bucket = np.array([BUCKET_CODE[f.bucket] for f in found], dtype=np.int64)[inverse] if found else name
+    subclass = np.array([subclasses.index(f.subclass) for f in found], dtype=np.int64)[inverse] if found else name
+    known = np.array([f.rule is not None for f in found], dtype=bool)[inverse] if found else np.zeros(0, dtype=bool)
     copies = np.isin(kind, [k for k, text in enumerate(kinds) if text in ("memcpy", "memset")])
-    return (
+    return _Classes(
         name,
-        tuple(names),
-        tuple(subclasses),
+        names,
         np.where(copies, BUCKET_CODE["memcpy"], bucket),
-        classified | copies,
+        np.where(copies, subclasses.index("copy"), subclass),
+        subclasses,
+        known | copies,
     )
 
 
@@ -172,7 +181,9 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     stream = integers(valid, "stream", -1)
     stream_key = np.unique(np.stack([integers(valid, "device", 0), stream], axis=1), axis=0, return_inverse=True)[1]
     end, cut = cut_impossible(start, start + duration[row], stream_key.reshape(-1).astype(np.int64))
-    name, names, subclasses, bucket, classified = _classes(valid)
+    classes = _classes(valid)
+    bucket, classified = classes.bucket, classes.classified
+    subclass, subclasses = classes.subclass, classes.subclasses
 
     calls = of_kind(events, ("launch",))
     call_start = integers(calls, "start_ns", 0)
@@ -198,6 +209,7 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     by_map = np.zeros(len(start), dtype=bool)
     if placement.placed:
         bucket, by_map = _mapped(bucket, placement)
+        subclass, subclasses = _mapped_subclass(subclass, subclasses, by_map & compute_code(bucket), placement)
         classified = classified | by_map
     phase = np.full(len(start), PHASE_CODE[UNATTRIBUTED], dtype=np.int64)
     of_range = np.full(len(start), -1, dtype=np.int64)
@@ -213,9 +225,10 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
         phase,
         launch_of,
         of_range,
-        name,
-        names,
-        subclasses,
+        classes.name,
+        tuple(classes.names),
+        subclass,
+        tuple(subclasses),
         by_map,
         classified,
         row,
@@ -240,7 +253,9 @@ def _mapped(bucket: Ints, placement: Placement) -> tuple[Ints, NDArray[np.bool_]
     )
     mapped = of_node[placement.node_row]
     computing = compute_code(bucket)
-    return np.where((mapped >= 0) & computing, mapped, bucket), np.where(computing, mapped >= 0, placement.node_row >= 0)
+    return np.where((mapped >= 0) & computing, mapped, bucket), np.where(
+        computing, mapped >= 0, placement.node_row >= 0
+    )
 
 
 def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -274,6 +289,16 @@ def _graph_calls(calls: pl.DataFrame) -> NDArray[np.bool_]:
     codes, names = factorize(calls, "name")
     graph = np.array([bool(GRAPH_LAUNCH.match(name)) for name in names] + [False], dtype=bool)
     return graph[codes]
+
+
+def _mapped_subclass(
+    subclass: Ints, subclasses: list[str], decided: NDArray[np.bool_], placement: Placement
+) -> tuple[Ints, list[str]]:
+    """Finer classes with the module's own where the map decided."""
+    longer = list(dict.fromkeys([*subclasses, *(m.subclass for m in placement.modules)]))
+    code = {text: i for i, text in enumerate(longer)}
+    of_node = np.array([code[m.subclass] for m in placement.modules] + [0], dtype=np.int64)
+    return np.where(decided, of_node[placement.node_row], subclass), longer
 
 
 def compute_code(bucket: Ints) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from specanalyze.activities import Activities
+from specanalyze.activities import BUCKET_CODE, Activities
 from specanalyze.analysis import RankAnalysis, analyse
 from specanalyze.instances import graph_launch_time, instance_table
 from specanalyze.intervals import union_by_key
@@ -18,6 +18,9 @@ from specanalyze.ranges import PHASE_CODE
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS, OUTSIDE, PHASE_KEYS, REMAINDERS, UNATTRIBUTED
+
+UNKNOWN_OPERATION: Final = "unknown"
+"""Subclass of a communication kernel whose name does not tell its operation (specschema.kernel_classes)."""
 
 GROUPINGS: Final = ("rank", "cycle")
 """What ``breakdown`` can be split by."""
@@ -43,6 +46,8 @@ class RankBreakdown:
         lead_ns: the largest time by which an activity starts before its own launch call (clock skew), 0 if none does.
         phase_instances: one row a phase instance (see ``instances.instance_table``).
         unclassified_names: kernel name -> ns.
+        unknown_communication: names of communication kernels whose operation nothing tells -> activities.
+        crossing: see ``ranges.Ranges``.
         node_map: replays placed (by_id: of these, by node ids), other_count and other_names: not placed, names decide;
             empty without node rows.
     """
@@ -65,9 +70,10 @@ class RankBreakdown:
     unclassified_ns: int = 0
     decided_ns: dict[str, int] = field(default_factory=dict)
     lead_ns: int = 0
-    crossing: int = 0
+    crossing: dict[tuple[str, str], int] = field(default_factory=dict)
     phase_instances: pl.DataFrame = field(default_factory=pl.DataFrame)
     unclassified_names: dict[str, int] = field(default_factory=dict)
+    unknown_communication: dict[str, int] = field(default_factory=dict)
     unrecognised: tuple[str, ...] = ()
     node_map: dict[str, int] = field(default_factory=dict)
 
@@ -163,7 +169,8 @@ def rank_breakdown(analysis: RankAnalysis) -> RankBreakdown:
         unrecognised.update(dict.fromkeys(window.ranges.unrecognised))
         result.invalid += acts.invalid
         result.cut += acts.cut
-        result.crossing += window.ranges.crossing
+        for pair, count in window.ranges.crossing.items():
+            result.crossing[pair] = result.crossing.get(pair, 0) + count
         _add_remainders(result, acts)
         _add_classification(result, acts)
         if part is None:
@@ -222,6 +229,12 @@ def _add_classification(result: RankBreakdown, acts: Activities) -> None:
     for n in np.flatnonzero(per_name):
         name = acts.names[n]
         result.unclassified_names[name] = result.unclassified_names.get(name, 0) + int(per_name[n])
+    if UNKNOWN_OPERATION in acts.subclasses:
+        untold = acts.subclass == acts.subclasses.index(UNKNOWN_OPERATION)
+        untold &= acts.bucket == BUCKET_CODE["other_comm"]
+        for n, count in zip(*np.unique(acts.name[untold], return_counts=True), strict=True):
+            name = acts.names[n]
+            result.unknown_communication[name] = result.unknown_communication.get(name, 0) + int(count)
     ways = {
         "map": int(duration[acts.by_map].sum()),
         "name": int(duration[~unknown & ~acts.by_map].sum()),
@@ -265,7 +278,12 @@ def _warnings(rank: RankBreakdown, phase: str) -> list[str]:
     if rank.unattributed[0]:
         count, ns = rank.unattributed
         said.append(
-            f"{name}: {count} device activities ({ns / 1e6:.3f} ms) have no recorded launch call: shown as unattributed"
+            f"{name}: {count} device activities ({ns / 1e6:.3f} ms): their launch call was not recorded; shown as unattributed"
+        )
+    for kernel, count in list(rank.unknown_communication.items())[:3]:
+        said.append(
+            f"{name}: {count} activities of {kernel.partition('(')[0]} are communication of unknown operation: shown as other "
+            "communication; a recording with collective arguments (eager, CPU activity) would tell"
         )
     for reason, words in (
         ("other_count", "have another number of activities than any captured graph"),
@@ -274,9 +292,10 @@ def _warnings(rank: RankBreakdown, phase: str) -> list[str]:
         count = rank.node_map.get(reason, 0)
         if count:
             said.append(f"{name}: {count} graph replays {words}: classes there are by name")
-    if rank.crossing:
+    for (earlier, later), count in rank.crossing.items():
         said.append(
-            f"{name}: {rank.crossing} phase ranges cross without nesting; an instant in both goes to the later one"
+            f"{name}: {count} ranges of {earlier} and {later} cross without nesting; an instant in both goes to {later}, "
+            "which started last"
         )
     if rank.lead_ns > 0:
         said.append(

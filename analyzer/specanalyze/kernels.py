@@ -69,12 +69,16 @@ def _window_table(window: WindowAnalysis, key: str) -> pl.DataFrame:
         held = part.activity >= 0
         np.add.at(exposed, part.activity[held], (part.end - part.start)[held])
     names = pl.DataFrame(
-        {"code": np.arange(len(acts.names)), "name": list(acts.names), "subclass": list(acts.subclass)},
-        schema={"code": pl.Int64, "name": pl.String, "subclass": pl.String},
+        {"code": range(len(acts.names)), "name": list(acts.names)}, schema={"code": pl.Int64, "name": pl.String}
+    )
+    finer = pl.DataFrame(
+        {"subclass_code": range(len(acts.subclasses)), "subclass": list(acts.subclasses)},
+        schema={"subclass_code": pl.Int64, "subclass": pl.String},
     )
     table = pl.DataFrame(
         {
             "code": acts.name,
+            "subclass_code": acts.subclass,
             "phase_code": acts.phase,
             "bucket_code": acts.bucket,
             "dur_ns": acts.end - acts.start,
@@ -90,6 +94,7 @@ def _window_table(window: WindowAnalysis, key: str) -> pl.DataFrame:
     )
     return (
         table.join(names, on="code", how="left", maintain_order="left")
+        .join(finer, on="subclass_code", how="left", maintain_order="left")
         .join(phases, on="phase_code", how="left", maintain_order="left")
         .join(buckets, on="bucket_code", how="left", maintain_order="left")
         .select(pl.lit(key).alias("rank"), "phase", "bucket", "subclass", "name", "classified", "dur_ns", "exposed_ns")

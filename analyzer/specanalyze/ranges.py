@@ -34,7 +34,8 @@ class Ranges:
         cycle: number of the decode cycle, -1 where unknown.
         threads: distinct (pid, tid).
         unrecognised: distinct names that are no phase.
-        crossing: pairs of neighbouring ranges of one thread that overlap without nesting.
+        crossing: (earlier phase, later phase) -> pairs of neighbouring leaf ranges of one thread that overlap without
+            nesting.
     """
 
     start: Ints
@@ -44,7 +45,7 @@ class Ranges:
     cycle: Ints
     threads: tuple[tuple[int, int], ...]
     unrecognised: tuple[str, ...]
-    crossing: int
+    crossing: dict[tuple[str, str], int]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -138,7 +139,7 @@ def recognised_ranges(events: pl.DataFrame, phase_map: Mapping[str, str] | None 
         cycle[alive],
         tuple((int(p), int(t)) for p, t in threads),
         tuple(name for name, p in zip(names, phases, strict=True) if p is None),
-        _crossings(start[leaf], end[leaf], thread[leaf]),
+        _crossings(start[leaf], end[leaf], thread[leaf], phase[leaf]),
     )
 
 
@@ -171,12 +172,16 @@ def _inside_another(
     return inside
 
 
-def _crossings(start: Ints, end: Ints, thread: Ints) -> int:
-    """Neighbouring ranges of one thread that overlap without nesting."""
-    count = 0
-    for number in np.unique(thread):
+def _crossings(start: Ints, end: Ints, thread: Ints, phase: Ints) -> dict[tuple[str, str], int]:
+    """Neighbouring ranges of one thread that overlap without nesting, counted by their phases."""
+    counts: dict[tuple[str, str], int] = {}
+    for number in np.unique(thread):  # one turn a thread
         mine = np.flatnonzero(thread == number)
         mine = mine[np.lexsort((-end[mine], start[mine]))]
-        s, e = start[mine], end[mine]
-        count += int(((s[1:] < e[:-1]) & (e[1:] > e[:-1]) & (s[1:] > s[:-1])).sum())
-    return count
+        s, e, p = start[mine], end[mine], phase[mine]
+        crossing = np.flatnonzero((s[1:] < e[:-1]) & (e[1:] > e[:-1]) & (s[1:] > s[:-1]))
+        pairs, times = np.unique(p[crossing] * len(PHASE_KEYS) + p[crossing + 1], return_counts=True)
+        for pair, count in zip(pairs.tolist(), times.tolist(), strict=True):
+            key = (PHASE_KEYS[pair // len(PHASE_KEYS)], PHASE_KEYS[pair % len(PHASE_KEYS)])
+            counts[key] = counts.get(key, 0) + count
+    return counts

@@ -70,7 +70,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
                 r.lead_ns <= 0,
                 f"largest lead of an activity over its launch call {max(r.lead_ns, 0)} ns",
             ),
-            ("ranges nest", r.key, not r.crossing, f"{r.crossing} cross"),
+            ("ranges nest", r.key, not r.crossing, f"{sum(r.crossing.values())} cross"),
         ]
     frame = pl.DataFrame(
         [(check, rank, "ok" if fine else "warning", detail) for check, rank, fine, detail in rows],
