@@ -204,8 +204,8 @@ def _device_rows(work: Work, start: int, correlation: int, lag: int) -> Iterator
         calls += [((i + 0.5) / count, name, each + (1 if i < rest else 0)) for i in range(count)]
     calls.sort(key=lambda call: call[0])
     gap, more = divmod(work.gap_ns, max(len(calls) - 1, 1))
-    at = start + work.launch_ns + lag
-    late = lag
+    late = lag if ALLREDUCE in work.kernels else 0
+    at = start + work.launch_ns + late
     correlation += 1
     if work.graph:
         yield _launch("cudaGraphLaunch", start, correlation)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import typer
 
-MODULES: Final = ("breakdown", "kernels", "ranks", "validate", "env", "import_trace")
+MODULES: Final = ("breakdown", "accept", "kernels", "ranks", "validate", "env", "import_trace", "compare")
 """Modules of commands, in the order of ``--help``. Each has ``register(app)`` and imports nothing heavy at its top."""
 
 

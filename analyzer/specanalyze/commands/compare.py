@@ -1,0 +1,94 @@
+"""``specanalyze compare``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    emit_json,
+    phase_map_of,
+)
+from specanalyze.commands.recording_arguments import RecordingArgument, open_recording
+
+
+def compare(
+    before: RecordingArgument,
+    after: RecordingArgument,
+    baseline: Annotated[
+        bool,
+        typer.Option(
+            "--baseline", help="The first recording is the baseline: it must have run on the same environment."
+        ),
+    ] = False,
+    accept_differences: Annotated[
+        bool, typer.Option("--accept-differences", help="Use a baseline that ran on another environment all the same.")
+    ] = False,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-above",
+            metavar="SHARE",
+            help="Exit 1 when the second recording is slower by more than this share of a cycle, beyond noise; implies --baseline.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """What differs between two recordings: the environment first, then what moved beyond noise, then kernels.
+
+    Examples:
+
+      specanalyze compare before/trace.parquet after/trace.parquet
+
+      specanalyze compare 'e2_rank*.json.gz' 'e5_rank*.json.gz'
+
+      specanalyze compare main.parquet branch.parquet --fail-above 5%
+    """
+    from specanalyze.compare import compare as run
+    from specanalyze.compare import comparison_json, regressions, share_of
+
+    mapping = phase_map_of(phase_map)
+    above = None if fail_above is None else share_of(fail_above)
+    one = open_recording(before, salvage=salvage, device=device)
+    other = open_recording(after, salvage=salvage, device=device)
+    from specanalyze.render.terminal import warn
+
+    result = run(
+        one,
+        other,
+        baseline=baseline or above is not None,
+        accept_differences=accept_differences,
+        phase_map=mapping,
+    )
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(result.table, output, force)
+    if json:
+        emit_json(comparison_json(result))
+    elif output is None:
+        from specanalyze.render.compare import draw
+
+        draw(result)
+    warn(result.warnings)
+    if above is not None and (lines := regressions(result, above)):
+        warn(lines)
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(compare)

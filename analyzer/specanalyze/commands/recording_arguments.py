@@ -1,0 +1,65 @@
+"""Several recordings on one command line: which files belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specanalyze.commands.options import open_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specanalyze.trace import Trace
+
+RecordingArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECORDING",
+        help="One recording: a file, a folder of ranks, or a quoted pattern of its rank files ('e2_rank*.json.gz').",
+        show_default=False,
+    ),
+]
+
+
+def paths_of(recording: str) -> list[Path]:
+    """The files of one recording: the path itself, or all that match the pattern.
+
+    Raises:
+        UsageError: a pattern that matches nothing.
+    """
+    from specschema.errors import UsageError
+
+    path = Path(recording)
+    if path.exists() or not any(sign in recording for sign in "*?["):
+        return [path]
+    import glob
+
+    found = sorted(Path(name) for name in glob.glob(recording))
+    if not found:
+        raise UsageError(f"{recording}: no file matches")
+    ours = [p for p in found if not p.name.endswith((".cycles.json", ".nodemap.json"))]
+    return ours or found
+
+
+def open_recording(recording: str, *, salvage: bool = False, device: str | None = None) -> Trace:
+    """Open one recording."""
+    return open_for(paths_of(recording), salvage=salvage, device=device)
+
+
+def recordings_among(arguments: Sequence[str]) -> list[list[Path]]:
+    """Split a list of files, as a shell expands it, into recordings.
+
+    A folder or trace.parquet is a recording of its own; rank files of one folder whose names differ in the rank only
+    belong together.
+    """
+    from specanalyze.recordings import rank_in_name, recording_in_name
+
+    groups: dict[object, list[Path]] = {}
+    for argument in arguments:
+        for path in paths_of(argument):
+            key = (path.parent, recording_in_name(path.name)) if rank_in_name(path.name) is not None else path
+            groups.setdefault(key, []).append(path)
+    return list(groups.values())

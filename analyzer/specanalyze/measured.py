@@ -1,0 +1,294 @@
+"""What one recording measured, reduced to what decisions need: cost of a cycle by phase and bucket, steps, accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from specanalyze.analysis import analyse_rank
+from specanalyze.breakdown import Breakdown, assemble, rank_breakdown
+from specanalyze.cycles import CYCLE_SCHEMA, rank_cycles, replicas
+from specanalyze.environment import argument, environment_of
+from specanalyze.kernels import SCHEMA as KERNEL_SCHEMA
+from specanalyze.kernels import kernels
+from specanalyze.trace import RankSource, RankTrace, Trace
+from specanalyze.waits import Communication, Waits, communication_of, match
+from specschema.errors import TraceError
+from specschema.phases import BUCKETS, IDLE_BUCKETS, LEAF_PHASES
+
+Floats = NDArray[np.float64]
+
+SPECULATING: Final = ("speculative", "mixed")
+STEP_ARGUMENTS: Final = ("speculative_num_steps", "num_speculative_tokens", "speculative_config.num_speculative_tokens")
+"""The server argument that says how many draft steps a cycle has."""
+TOP_K_ARGUMENTS: Final = ("speculative_eagle_topk",)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One recording, reduced.
+
+    Attributes:
+        trace: the recording.
+        breakdown: its partition, rank by rank.
+        per_cycle: one row a whole decode cycle of a window and phase, mean over the ranks: window, cycle, phase, one
+            column a bucket and ``graph_launch`` (part of launch), ns; and replays.
+        cycles: see ``cycles.cycle_table``.
+        counted: ranks whose tokens are counted, one a replica.
+        kernels: see ``kernels.kernels``.
+        waits: collectives across ranks; None with one rank.
+    """
+
+    trace: Trace
+    breakdown: Breakdown
+    per_cycle: pl.DataFrame
+    cycles: pl.DataFrame
+    counted: tuple[str, ...]
+    kernels: pl.DataFrame
+    waits: Waits | None
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        return environment_of(self.trace)
+
+    @property
+    def speculating(self) -> bool:
+        """Whether its cycles verify drafts."""
+        return "verify" in self.phases
+
+    @property
+    def main_phase(self) -> str:
+        """``verify``, or ``decode`` of a plain recording."""
+        return "verify" if self.speculating else "decode"
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Leaf phases that its whole cycles have, in the order of a cycle."""
+        present = set(self.per_cycle.get_column("phase").unique().to_list())
+        return tuple(p for p in LEAF_PHASES if p in present)
+
+    @property
+    def cycle_count(self) -> int:
+        """Whole traced cycles."""
+        return self.per_cycle.select("window", "cycle").unique().height
+
+    def matrix(self, phases: Sequence[str]) -> Floats:
+        """ns of each whole cycle, in order of time: cycles x phases x buckets; 0 where a cycle lacks a phase."""
+        keys = self.per_cycle.select("window", "cycle").unique().sort("window", "cycle")
+        cells = []
+        for phase in phases:
+            mine = self.per_cycle.filter(pl.col("phase") == phase)
+            rows = keys.join(mine, on=["window", "cycle"], how="left", maintain_order="left")
+            cells.append(rows.select(*BUCKETS).fill_null(0).to_numpy())
+        return np.stack(cells, axis=1).astype(np.float64) if cells else np.zeros((keys.height, 0, len(BUCKETS)))
+
+    def mean_ns(self) -> dict[str, dict[str, float]]:
+        """Phase -> bucket -> mean ns a cycle, over whole traced cycles and ranks."""
+        phases = (*self.phases, "cycle")
+        means = self.matrix(phases).mean(axis=0)
+        return {p: dict(zip(BUCKETS, row.tolist(), strict=True)) for p, row in zip(phases, means, strict=True)}
+
+    def phase_ns(self, phase: str) -> float:
+        """Mean ns of a phase a cycle; 0 for a phase it does not have."""
+        return sum(self.mean_ns().get(phase, {}).values())
+
+    def _decoding(self) -> pl.DataFrame:
+        mine = pl.col("rank").is_in(list(self.counted))
+        modes = SPECULATING if self.speculating else ("decode",)
+        return self.cycles.filter(mine, pl.col("mode").is_in(list(modes)))
+
+    def steps_ns(self, traced: bool) -> Floats:
+        """Start-to-start times of decode cycles inside windows (``traced``) or outside, in order of time."""
+        where = pl.col("window").is_not_null() if traced else pl.col("window").is_null()
+        steps = self._decoding().filter(where).get_column("step_ns").drop_nulls()
+        return np.asarray(steps.to_numpy(), dtype=np.float64)
+
+    @property
+    def controlled(self) -> bool:
+        """Whether untraced cycles stand beside the traced ones (rule D6)."""
+        return len(self.steps_ns(traced=False)) >= 10
+
+    def clock_ns(self) -> Floats:
+        """Step times of the truest clock at hand: untraced cycles, else traced ones, else the phases' own sum."""
+        steps = self.steps_ns(traced=False) if self.controlled else self.steps_ns(traced=True)
+        if len(steps):
+            return steps
+        return np.asarray(self.matrix((*self.phases, "cycle")).sum(axis=(1, 2)), dtype=np.float64)
+
+    @property
+    def step_ns(self) -> float:
+        """Mean step: all time over all cycles, because tok/s is that too."""
+        return float(self.clock_ns().mean())
+
+    @property
+    def idle_factor(self) -> float | None:
+        """By how much the traced idle time shrinks so that the traced cycle equals the untraced median (rule D6); None
+        without an untraced control or without idle time."""
+        if not self.controlled:
+            return None
+        traced = self.steps_ns(traced=True)
+        busy = sum(ns for row in self.mean_ns().values() for b, ns in row.items() if b not in IDLE_BUCKETS)
+        idle = (float(np.median(traced)) if len(traced) else 0.0) - busy
+        if idle <= 0:
+            return None
+        return min(1.0, max(0.0, (float(np.median(self.steps_ns(traced=False))) - busy) / idle))
+
+    @property
+    def tokens_per_cycle(self) -> float | None:
+        """Tokens committed a cycle by all replicas; None where the recording does not know them."""
+        known = self._decoding().filter(pl.col("tokens").is_not_null())
+        if not known.height:
+            return 1.0 if not self.speculating else None
+        return float(known.group_by("rank").agg(pl.col("tokens").mean()).get_column("tokens").sum())
+
+    @property
+    def accept_length(self) -> float | None:
+        """Tokens committed a request and verify step (rule D8)."""
+        known = self._decoding().select(pl.col("accept_lengths").explode(empty_as_null=True)).drop_nulls()
+        return float(known.to_series().cast(pl.Float64).mean() or 0.0) if known.height else None  # type: ignore[arg-type]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        tokens = self.tokens_per_cycle
+        return tokens / self.step_ns * 1e9 if tokens is not None and self.step_ns else None
+
+    @property
+    def batch_size(self) -> float:
+        """Mean batch of its decode cycles; 1 where the recording does not say."""
+        known = self._decoding().get_column("batch_size").drop_nulls()
+        return float(known.cast(pl.Float64).mean() or 1.0) if known.len() else 1.0  # type: ignore[arg-type]
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """Draft tokens that a verify step checks for each request (the most, where it adapts)."""
+        known = self._decoding().get_column("draft_tokens").drop_nulls()
+        return int(known.max()) if known.len() else None  # type: ignore[arg-type]
+
+    @property
+    def draft_steps(self) -> int | None:
+        """Draft steps a cycle: the server's argument, else the draft tokens of a chain."""
+        said = argument(self.environment, *STEP_ARGUMENTS)
+        if isinstance(said, (int, str)) and str(said).isdigit():
+            return int(said)
+        return self.draft_tokens
+
+    @property
+    def verify_tokens(self) -> float | None:
+        """Tokens that the target scores a cycle: for each request the draft tokens and the one already committed."""
+        if not self.speculating:
+            return self.batch_size
+        known = self._decoding().select((pl.col("draft_tokens") + 1) * pl.col("batch_size").fill_null(1)).drop_nulls()
+        return float(known.to_series().cast(pl.Float64).mean()) if known.height else None  # type: ignore[arg-type]
+
+    def acceptance(self) -> Floats:
+        """Share of verify steps that accepted at least k draft tokens, k = 1, 2, ...; only steps that drafted k count.
+
+        Empty where accepts or the number of draft tokens are unknown.
+        """
+        return acceptance_of([self])
+
+    def accepts(self) -> pl.DataFrame:
+        """One row a request and verify step: drafted, accepted."""
+        rows = self._decoding().filter(pl.col("accepted_draft_tokens").is_not_null())
+        drafted = pl.col("draft_tokens").fill_null(self.draft_steps or 0)
+        return (
+            rows.select(drafted.alias("drafted"), pl.col("accepted_draft_tokens").alias("accepted"))
+            .explode("accepted", empty_as_null=True)
+            .drop_nulls()
+        )
+
+
+def acceptance_of(recordings: Sequence[Measured]) -> Floats:
+    """Acceptance by position over several recordings taken together (see ``Measured.acceptance``)."""
+    rows = pl.concat([m.accepts() for m in recordings])
+    drafted, accepted = rows.get_column("drafted").to_numpy(), rows.get_column("accepted").to_numpy()
+    deepest = int(drafted.max()) if len(drafted) else 0
+    return np.array([float((accepted[drafted >= k] >= k).mean()) for k in range(1, deepest + 1)])
+
+
+def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measured:
+    """Reduce a recording, each rank read once.
+
+    Raises:
+        TraceError: no phase ranges, or no whole decode cycle with device records.
+    """
+    ranks, cycles, tables = [], [], []
+    talks: dict[int, list[Communication]] = {}
+    for source in trace.sources:
+        rank = source.read()
+        analysis = analyse_rank(rank, phase_map)
+        ranks.append(rank_breakdown(analysis))
+        cycles.append(rank_cycles(rank, phase_map))
+        tables.append(kernels(_alone(trace, rank), phase_map))
+        for w in analysis.windows:
+            talk = communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)
+            talks.setdefault(w.window, []).append(talk)
+    breakdown = assemble(trace, ranks)
+    table = pl.concat(cycles) if cycles else pl.DataFrame(schema=CYCLE_SCHEMA)
+    per_cycle = _per_cycle(breakdown)
+    if not per_cycle.height:
+        raise TraceError(
+            f"{trace.name} holds no whole decode cycle with device records; record a kernel window over decode cycles"
+        )
+    return Measured(
+        trace,
+        breakdown,
+        per_cycle,
+        table,
+        tuple(replicas(trace, table)),
+        pl.concat(tables) if tables else pl.DataFrame(schema=KERNEL_SCHEMA),
+        _matched(talks, len(trace.sources)),
+    )
+
+
+def _alone(trace: Trace, rank: RankTrace) -> Trace:
+    return Trace(trace.name, (RankSource(rank.key, rank.source, lambda: rank),), trace.metadata)
+
+
+def _matched(talks: Mapping[int, list[Communication]], ranks: int) -> Waits | None:
+    """Collectives matched window by window, where all ranks have the window."""
+    if ranks < 2:
+        return None
+    found = [w for talk in talks.values() if len(talk) == ranks and (w := match(talk)) is not None]
+    if not found:
+        return None
+    first = found[0]
+    return Waits(
+        pl.concat([w.collectives for w in found]),
+        {key: sum(w.unmatched.get(key, 0) for w in found) for key in first.unmatched},
+        sum(w.voided for w in found),
+        reasons=[line for w in found for line in w.reasons],
+    )
+
+
+def _per_cycle(breakdown: Breakdown) -> pl.DataFrame:
+    """Whole decode cycles: those that verify or decode, prefill nothing, and have the records of all their replays."""
+    wide = [*BUCKETS, "graph_launch", "replays"]
+    tables = [
+        r.phase_instances.select("window", "cycle", "phase", "complete", *wide).with_columns(rank=pl.lit(r.key))
+        for r in breakdown.ranks
+        if r.phase_instances.height
+    ]
+    if not tables:
+        return pl.DataFrame(schema={"window": pl.Int64, "cycle": pl.Int64, "phase": pl.String})
+    rows = pl.concat(tables).filter(pl.col("cycle") >= 0)
+    phase = pl.col("phase")
+    of_cycle = ["rank", "window", "cycle"]
+    speculates = rows.filter(phase == "verify").height > 0
+    main = "verify" if speculates else "decode"
+    rows = rows.with_columns(
+        pl.col("complete").all().over(of_cycle).alias("whole"),
+        (phase == main).any().over(of_cycle).alias("decodes"),
+        (phase == "prefill").any().over(of_cycle).alias("prefills"),
+    ).filter("whole", "decodes", ~pl.col("prefills"))
+    summed = rows.group_by(*of_cycle, "phase").agg(pl.col(wide).sum())
+    return (
+        summed.group_by("window", "cycle", "phase")
+        .agg(pl.col(wide).cast(pl.Float64).mean())
+        .sort("window", "cycle", "phase")
+    )

@@ -1,0 +1,107 @@
+"""A comparison as a person reads it: environment first, then what moved, then kernels."""
+
+from __future__ import annotations
+
+import polars as pl
+from rich.text import Text
+
+from specanalyze.bootstrap import LEVEL
+from specanalyze.compare import FASTER, SLOWER, Comparison
+from specanalyze.render.terminal import console, milliseconds, notes, table
+
+MOST_KERNELS = 20
+_STYLE = {FASTER: "green", SLOWER: "red"}
+
+
+def draw(result: Comparison) -> None:
+    """Print the comparison."""
+    out = console()
+    out.print(Text("environment", style="bold"))
+    for d in result.differences:
+        out.print(Text(f"  {'!' if d.matters else ' '} {d}", style="" if d.matters else "dim"))
+    if not result.differences:
+        out.print(Text("    no recorded fact differs"))
+    out.print()
+    columns = [
+        ("", "left"),
+        ("before ms", "right"),
+        ("after ms", "right"),
+        ("change ms", "right"),
+        (f"{LEVEL:.0%} bounds", "right"),
+        ("change", "right"),
+        ("verdict", "left"),
+    ]
+    out.print(table(f"{result.before} -> {result.after}", columns, _rows(result.table)))
+    out.print()
+    if result.kernels.height:
+        _draw_kernels(result)
+    notes(out, _facts(result))
+
+
+def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
+    indent = {"cycle": "", "phase": "", "bucket": "  "}
+    rows: list[list[str | Text]] = []
+    for r in frame.iter_rows(named=True):
+        label = {"cycle": "cycle", "phase": r["phase"], "bucket": r["bucket"]}[r["scope"]]
+        if r["scope"] == "phase" and r["phase"] == "cycle":
+            label = "rest of the cycle"
+        bounds = "–" if r["low_ns"] is None else f"{_signed(r['low_ns'])} .. {_signed(r['high_ns'])}"
+        rows.append(
+            [
+                indent[r["scope"]] + label,
+                milliseconds(r["before_ns"]),
+                milliseconds(r["after_ns"]),
+                _signed(r["change_ns"]),
+                bounds,
+                "–" if r["change_share"] is None else f"{r['change_share']:+.0%}",
+                Text(r["verdict"], style=_STYLE.get(r["verdict"], "dim")),
+            ]
+        )
+    return rows
+
+
+def _signed(ns: float) -> str:
+    return f"{ns / 1e6:+.3f}"
+
+
+def _draw_kernels(result: Comparison) -> None:
+    columns = [
+        ("phase", "left"),
+        ("kernel", "left"),
+        ("", "left"),
+        ("calls", "right"),
+        ("before ms", "right"),
+        ("after ms", "right"),
+        ("change ms", "right"),
+    ]
+    rows = [
+        [
+            r["phase"],
+            r["name"] if len(r["name"]) <= 44 else r["name"][:41] + "...",
+            r["status"],
+            f"{r['calls_before']:.1f} -> {r['calls_after']:.1f}",
+            milliseconds(r["before_ns"]),
+            milliseconds(r["after_ns"]),
+            _signed(r["change_ns"]),
+        ]
+        for r in result.kernels.head(MOST_KERNELS).iter_rows(named=True)
+    ]
+    console().print(table("kernels, a cycle and rank", columns, rows))
+    console().print()
+
+
+def _facts(result: Comparison) -> list[str]:
+    said = [
+        f"cycle: {result.clock} cycles; phases and buckets: traced cycles, mean over cycles and ranks",
+        "bounds cover the noise of cycles within a recording, not that of starting the server again: where a decision hangs "
+        "on a few percent, record each side twice",
+    ]
+    one, other = result.tokens_per_second
+    if one is not None and other is not None:
+        said.insert(0, f"{one:.1f} -> {other:.1f} tok/s ({other / one - 1:+.0%})")
+    else:
+        said.insert(0, "tok/s is unknown: accepts are not recorded in both")
+    before, after = result.accept_lengths
+    if before is not None and after is not None:
+        said.insert(1, f"accept length {before:.2f} -> {after:.2f}")
+    return said
