@@ -45,6 +45,12 @@ STAMP_SCHEMA: Final[dict[str, Any]] = {
 }
 """Columns of ``phase_stamps``."""
 
+DECODING: Final = ("speculative", "decode", "mixed")
+"""Modes whose cycles commit tokens of running requests."""
+
+APART_CYCLES: Final = 50
+"""Untraced cycles further than this from every window belong to another run."""
+
 _FACTS: Final = tuple(c for c in CYCLE_SCHEMA if c not in ("rank", "end_ns", "step_ns", "tokens"))
 _PROFILED: Final = ("launch", "kernel", "memcpy", "memset", "op")
 
@@ -54,7 +60,8 @@ def cycle_table(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.
 
     Returns:
         Columns of CYCLE_SCHEMA, one row a rank and cycle, by rank and start: rank (its key), cycle (its number within the
-        recording; counted within the window where nothing numbers it), mode (null where nothing tells), start_ns, end_ns and
+        recording; counted within the window where nothing numbers it), mode (null where nothing tells; where all that is told
+        is plain decoding, the rest is, too), start_ns, end_ns and
         dur_ns of the cycle's host range, step_ns (from its start to the start of the next cycle of the same stretch of the same
         requests; null at the end of a stretch, at a window's edges, and where another mode or a lost cycle comes between),
         window (null: untraced), batch_size, draft_tokens, graph_batch_size, context_tokens, request_ids, accept_lengths,
@@ -89,6 +96,8 @@ def rank_cycles(rank: RankTrace, phase_map: Mapping[str, str] | None = None) -> 
     if not tables:
         return pl.DataFrame(schema=CYCLE_SCHEMA)
     table = pl.concat(tables).sort("start_ns", maintain_order=True).with_columns(rank=pl.lit(rank.key))
+    if set(table.get_column("mode").drop_nulls()) == {"decode"}:
+        table = table.with_columns(mode=pl.lit("decode"))  # a log of plain decoding says nothing but the time
     return _with_steps(table).select(pl.col(c).cast(t) for c, t in CYCLE_SCHEMA.items())
 
 
@@ -129,6 +138,32 @@ def replicas(trace: Trace, table: pl.DataFrame) -> list[str]:
         if place not in chosen or accepts[key] > accepts[chosen[place]]:
             chosen[place] = key
     return sorted(chosen.values(), key=keys.index)
+
+
+def control_is_another_run(table: pl.DataFrame) -> bool:
+    """Whether the untraced cycles stand apart from the windows: the control of another run, not the same request's cycles.
+
+    Told by time alone: on every rank that has both, the nearest untraced cycle is further from any window than
+    APART_CYCLES cycles and a second.
+    """
+    both = []
+    for _, mine in table.group_by("rank"):
+        untraced = mine.filter(pl.col("window").is_null())
+        traced = mine.filter(pl.col("window").is_not_null())
+        if not (untraced.height and traced.height):
+            continue
+        starts = traced.select("start_ns").sort("start_ns")
+        near = untraced.select("start_ns").sort("start_ns")
+        near = near.join_asof(starts.rename({"start_ns": "at"}), left_on="start_ns", right_on="at", strategy="nearest")
+        gap = near.select((pl.col("start_ns") - pl.col("at")).abs().min()).item()
+        step = mine.select(pl.coalesce(pl.col("step_ns").median(), pl.col("dur_ns").median())).item()
+        both.append(gap > max(1_000_000_000, APART_CYCLES * step))
+    return bool(both) and all(both)
+
+
+def decoding(table: pl.DataFrame) -> pl.DataFrame:
+    """Cycles that decode: speculative, plain and mixed ones."""
+    return table.filter(pl.col("mode").is_in(DECODING))
 
 
 def _data_coordinates(trace: Trace) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""``specanalyze accept``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    CyclesOption,
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    TraceArgument,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+
+
+def accept(
+    traces: TraceArgument,
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="position|request|batch|draft|mode|time", help="How to split the verify steps."),
+    ] = "position",
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    cycles: CyclesOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """Accept length and acceptance by position, request, batch size, draft length and time; against the server's count.
+
+    A steps.jsonl given, or found beside the trace, is used instead of the trace's own cycles.
+
+    Examples:
+
+      specanalyze accept trace.parquet
+
+      specanalyze accept trace.parquet --by request -o requests.csv
+
+      specanalyze accept steps.jsonl --json
+    """
+    mapping = phase_map_of(phase_map)
+    from specanalyze.accept import accept_frame, accept_json, accepts_of_steps, accepts_of_trace, steps_beside
+    from specanalyze.render.terminal import warn
+
+    steps = steps_beside(traces)
+    if steps is not None:
+        result = accepts_of_steps(steps)
+    else:
+        result = accepts_of_trace(open_for(traces, cycles=cycles, salvage=salvage, device=device), mapping)
+    frame = accept_frame(result, by)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(frame, output, force)
+    if json:
+        emit_json(accept_json(result))
+    elif output is None:
+        from specanalyze.render.accept import draw
+
+        draw(result, frame, by)
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(accept)

@@ -1,0 +1,182 @@
+"""Accept length by the rule: what counts as a verify step, what is committed, and how it is split."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import traces
+
+from specanalyze.accept import accept_frame, accept_json, accepts_of_steps, accepts_of_trace, steps_beside
+from specanalyze.cli import run
+from specanalyze.trace import Trace
+from specschema.errors import TraceError, UsageError
+
+CASES = Path(__file__).parents[1] / "cases"
+
+
+def cycle(number: int, mode: str | None, **more: Any) -> dict[str, Any]:
+    return traces.phase("spec.cycle", 10 * number, 10 * number + 8, cycle=number, mode=mode, **more)
+
+
+def request(name: str, completion: int) -> dict[str, Any]:
+    row = {"kind": "request", "name": "server.request", "pid": 1, "start_ns": 0, "request_ids": [name]}
+    return {**row, "completion_tokens": completion}
+
+
+MIXED_RUN = (
+    cycle(0, "prefill", request_ids=["a"], accept_lengths=[1]),
+    cycle(1, "speculative", request_ids=["a"], draft_tokens=4, accept_lengths=[4], accepted_draft_tokens=[3]),
+    # b is prefilled while a is verified
+    cycle(2, "mixed", request_ids=["a", "b"], draft_tokens=4, accept_lengths=[1, 1], accepted_draft_tokens=[0, None]),
+    # the stop token lies inside a's accepted drafts; b's length never reached the host
+    cycle(
+        3, "speculative", request_ids=["a", "b"], draft_tokens=2, accept_lengths=[2, None], accepted_draft_tokens=[2, 1]
+    ),
+    cycle(4, "speculative", request_ids=["b"], draft_tokens=2, accept_lengths=[3], accepted_draft_tokens=[2]),
+    cycle(5, "speculative", request_ids=["b"], draft_tokens=0, accept_lengths=[1], accepted_draft_tokens=[0]),
+    cycle(6, "decode", request_ids=["b"], accept_lengths=[1]),
+    cycle(7, "idle"),
+)
+
+
+def recording(*rows: dict[str, Any], **more: Any) -> Trace:
+    return dataclasses.replace(traces.trace(traces.rank_trace(rows)), **more)
+
+
+def test_only_verify_steps_with_a_known_length_count() -> None:
+    found = accepts_of_trace(recording(*MIXED_RUN))
+    assert (found.verify_steps, found.committed_tokens) == (4, 10)
+    assert found.accept_length == 2.5
+    assert found.accepted_draft_tokens == 1.5
+    assert found.draft_accept_rate == (3 + 0 + 2 + 2) / (4 + 4 + 2 + 2)
+    assert found.excluded == {"prefill": 2, "unknown": 1, "no_draft": 1, "decode": 1, "idle": 1}
+    assert any("1 (request, step) pairs have no known accept length" in line for line in found.warnings)
+
+
+def test_the_splits() -> None:
+    found = accepts_of_trace(recording(*MIXED_RUN))
+
+    def split(by: str) -> list[tuple[Any, ...]]:
+        return accept_frame(found, by).select(pl.first(), "verify_steps", "committed_tokens", "accept_length").rows()
+
+    assert split("request") == [("a", 3, 7, 7 / 3), ("b", 1, 3, 3.0)]
+    assert split("batch") == [(1, 2, 7, 3.5), (2, 2, 3, 1.5)]
+    assert split("draft") == [(2, 2, 5, 2.5), (4, 2, 5, 2.5)]
+    assert split("mode") == [("mixed", 1, 1, 1.0), ("speculative", 3, 9, 3.0)]
+    assert split("time") == [(0, 1, 4, 4.0), (1, 1, 1, 1.0), (2, 1, 2, 2.0), (3, 1, 3, 3.0)]
+    assert accept_frame(found, "position").select("proposed", "accepted").rows() == [(4, 3), (4, 3), (2, 1), (2, 0)]
+    with pytest.raises(UsageError, match="cannot split by 'layer'"):
+        accept_frame(found, "layer")
+
+
+def test_tensor_parallel_ranks_count_once() -> None:
+    both = traces.trace(traces.rank_trace(MIXED_RUN, rank=0), traces.rank_trace(MIXED_RUN, rank=1))
+    assert accepts_of_trace(both).verify_steps == 4
+
+
+def test_the_servers_own_count() -> None:
+    said = accepts_of_trace(
+        recording(*MIXED_RUN[:2], cycle(3, "speculative", request_ids=["a"], accept_lengths=[2]), request("a", 7))
+    )
+    assert said.server is not None
+    assert (said.server.requests, said.server.completion_tokens, said.server.recorded_tokens) == (1, 7, 7)
+    assert not any("counts" in line for line in said.warnings)
+    short = accepts_of_trace(recording(*MIXED_RUN[:2], request("a", 7)))
+    assert "the server counts 7 tokens for 1 requests, the recording 5: 2 are missing" in short.warnings
+    unseen = accepts_of_trace(recording(MIXED_RUN[1], request("a", 7)))  # its prefill was not recorded
+    assert unseen.server is None
+    totals = {"completion_tokens": 9, "difference": 1, "told_by": "client", "compared_requests": 1}
+    told = accepts_of_trace(recording(*MIXED_RUN[:2], metadata={"recording": {"totals": {"0": totals}}}))
+    assert told.server is not None
+    assert (told.server.told_by, told.server.recorded_tokens) == ("client", 8)
+
+
+def test_a_recording_without_accepts_is_told_what_to_record() -> None:
+    with pytest.raises(
+        TraceError, match=r"does not say how many tokens its 1 cycles committed: record with the collector"
+    ):
+        accepts_of_trace(recording(cycle(0, "speculative", batch_size=1)))
+    with pytest.raises(TraceError, match="holds no verify step, only 3 decode: was speculative decoding on"):
+        accepts_of_trace(recording(cycle(0, "decode", batch_size=3)))
+    with pytest.raises(TraceError, match="has no decode cycles"):
+        accepts_of_trace(recording(traces.phase("other", 0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("41-accept-length-bonus-and-eos", {"draft_accept_rate"}),
+        ("49-dp-attention-idle-cycles", {"excluded"}),
+    ],
+)
+@pytest.mark.parametrize("form", ["folder", "file"])
+def test_the_cases(name: str, figures: set[str], form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = json.loads((CASES / name / "expected.json").read_text())
+    path = CASES / name if form == "folder" else CASES / name / "steps.jsonl"
+    assert run(["accept", str(path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for figure in ("accept_length", "accepted_draft_tokens", "verify_steps", "committed_tokens", *figures):
+        assert printed[figure] == expected[figure], figure
+
+
+def test_steps_lie_beside_a_trace_too() -> None:
+    folder = CASES / "49-dp-attention-idle-cycles"
+    assert steps_beside([next(folder.glob("*TP-0*"))]) == folder / "steps.jsonl"
+    assert steps_beside([CASES / "01-graph-replay-one-correlation"]) is None
+
+
+def test_a_step_written_by_two_ranks_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    row = '{"rank": %d, "cycle": 1, "request": "r", "kind": "%s", "num_draft": 2, "num_accepted_draft": 1, "num_committed": 2}\n'
+    path.write_text(row % (0, "verify") + row % (1, "verify") + (row % (0, "idle")).replace('"r"', "null") * 2)
+    found = accepts_of_steps(path)
+    assert (found.verify_steps, found.excluded) == (1, {"idle": 2})
+    assert accept_json(found)["draft_accept_rate"] == 0.5
+
+
+def run_of(accepted: list[int], drafted: int = 2) -> Trace:
+    return recording(
+        *(
+            cycle(n, "speculative", draft_tokens=drafted, accept_lengths=[a + 1], accepted_draft_tokens=[a])
+            for n, a in enumerate(accepted)
+        )
+    )
+
+
+def warned(trace: Trace, words: str) -> bool:
+    return any(words in line for line in accepts_of_trace(trace).warnings)
+
+
+def test_patterns_of_a_wrongly_wired_draft() -> None:
+    sound = [2, 1, 0, 2, 1, 2, 0, 1] * 10
+    for words in ("close to 1", "first draft position", "exactly", "simulate"):
+        assert not warned(run_of(sound), words)
+    assert warned(run_of([0] * 58 + [1, 2]), "accept length 1.05 over 60 verify steps is close to 1")
+    late = run_of([0] * 50 + [2] * 49 + [1])
+    assert not warned(late, "the first draft position")  # 50 % then 98 %: hard tokens, easy tokens
+    assert warned(run_of([0] * 70 + [2] * 30), "the first draft position is accepted 30 %, the later ones 100 %")
+    assert warned(run_of([0] * 40 + [1] * 58 + [2] * 2), "60 %, the second 3 % once reached")
+    assert warned(run_of([1] * 100), "each of 100 verify steps accepted exactly 1")
+    assert not accepts_of_trace(run_of([0] * 19)).warnings  # too few to say
+
+
+def test_simulated_acceptance_is_named() -> None:
+    trace = dataclasses.replace(
+        run_of([0] * 30), metadata={"environment": {"variables": {"SGLANG_SIMULATE_ACC_LEN": "2.0"}}}
+    )
+    assert warned(trace, "SGLANG_SIMULATE_ACC_LEN=2.0 is set: the server invents acceptance")
+
+
+def test_a_real_cycle_log(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = reference / "traces/sglang_h200/tp1/e2_m14_rank0.json.gz"
+    assert run(["accept", str(trace), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    # 202 results, the first of them the prefill; the server simulated an accept length of 2
+    assert (printed["verify_steps"], printed["accept_length"]) == (201, 2.0)
+    assert run(["accept", str(trace), "--by", "time"]) == 0
+    assert "accept length" in capsys.readouterr().out
