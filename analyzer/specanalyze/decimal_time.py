@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 import polars as pl
 
@@ -23,7 +24,9 @@ def nanoseconds(values: Sequence[str | int | None]) -> pl.Series:
     whole, decimals = parts.struct.field("field_0"), parts.struct.field("field_1").fill_null("")
     # Three decimals behind the whole microseconds, without the point, are the nanoseconds: "12" + "5".pad -> "12500".
     plain = (whole + decimals.str.pad_end(3, "0")).cast(pl.Int64, strict=False)
-    ns = text.to_frame().select(pl.when(decimals.str.len_bytes() <= 3).then(plain)).to_series()
+    # "" and "-" would pass the cast with the padding behind them
+    is_plain = (decimals.str.len_bytes() <= 3) & ~whole.is_in(["", "-", "+"])
+    ns = text.to_frame().select(pl.when(is_plain).then(plain)).to_series()
     odd = ns.is_null() & text.is_not_null()
     if odd.any():
         where = odd.arg_true()
@@ -34,17 +37,20 @@ def nanoseconds(values: Sequence[str | int | None]) -> pl.Series:
 def _exact(text: str) -> int | None:
     """Exponents, more decimals, spaces: rare enough for one at a time."""
     try:
-        # No context rounds here: scaleb and quantize would, beyond 28 digits.
         sign, digits, exponent = Decimal(text.strip()).as_tuple()
     except InvalidOperation:
         return None
-    if not isinstance(exponent, int) or exponent > 18:
+    if not isinstance(exponent, int):
         return None
     number = int("".join(map(str, digits)) or "0")
+    if number == 0:
+        return 0
+    if exponent > 18:
+        return None
     exponent += 3
     if exponent >= 0:
         value = number * 10**exponent
     else:
-        value = int(Decimal(number).scaleb(exponent).quantize(Decimal(1), ROUND_HALF_EVEN)) if exponent > -26 else 0
+        value = round(Fraction(number, 10**-exponent)) if exponent > -400 else 0  # half to even
     value = -value if sign else value
     return value if -(2**63) <= value < 2**63 else None

@@ -27,6 +27,9 @@ _LIST_END: Final = re.compile(rb"(?:\A|\}\s*,?)\s*\]")
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _TRIES: Final = 4
 """Likely cuts tried before the text is scanned token by token."""
+_EVENT_LIMIT: Final = 64 << 20
+"""Text that one event may take."""
+_LONGEST_WORD: Final = 16
 _CLOSES: Final = 200
 """Closing brackets looked at from the end of the file backwards."""
 _PEEK_BYTES: Final = 1 << 20
@@ -86,6 +89,8 @@ class EventText(Generic[T]):
             self._pass(rest, used)
             rest = rest[used:]
         yield from self._end(rest)
+        if self._source.early_end and not self.lost:
+            self.lost.append(f"{self._name}: {self._source.early_end}, but its text is whole")
         if self._dropped:
             self.lost.append(f"{self._name}: {self._dropped} broken row{'s' if self._dropped > 1 else ''} left out")
 
@@ -117,10 +122,10 @@ class EventText(Generic[T]):
                 return text[start:]
             if len(text) > _HEADER_LIMIT:
                 break
-        if not text.strip():
+        if not text.strip() and not self._source.early_end:
             raise TraceError(f"{self._name} is empty: the file ends early, the profiled process was probably killed")
         if self._source.early_end or (text.lstrip()[:1] in b"{[" and text.rstrip()[-1:] not in b"}]"):
-            raise self._cut_short(0)
+            raise self._cut_short(len(text))
         raise NotATraceError(f"{self._name} has no traceEvents: it is not a torch.profiler (Kineto or Chrome) trace")
 
     def _events_start(self, text: bytes) -> int | None:
@@ -164,15 +169,28 @@ class EventText(Generic[T]):
             events = self._whole(text[: cut[0]])
             if events is not None:
                 return events, cut[1], False
-        # Not a matter of the cut: something in the text needs a repair, which again proves the cut.
-        for end, after in cuts[1:]:
+        # Not a matter of the cut: something in the text needs a repair, which again proves the cut, or an event is larger than the text.
+        for end, after in cuts:
             fixed, counts = json_repair.repaired(text[:end])
             events = self._whole(fixed)
             if events is not None:
                 self.repairs += counts
                 return events, after, False
+        if len(text) < _EVENT_LIMIT and self._is_beginning(text):
+            return [], 0, False
         end, after = cuts[0]
         return self._events(text[:end]), after, False
+
+    def _is_beginning(self, text: bytes) -> bool:
+        """Whether more text could make this a list of values, perhaps after a repair."""
+        fixed, _ = json_repair.repaired(text)
+        try:
+            self._decode(b"[" + fixed)
+        except msgspec.DecodeError as error:
+            at = _BYTE.search(str(error))
+            # Without a place the text only stops too early; with one at its very end it stops inside a word or an escape.
+            return at is None or int(at.group(1)) > len(fixed) - _LONGEST_WORD
+        return False
 
     def _whole(self, text: bytes) -> list[T] | None:
         """Events of text that is a list of values as it stands, else None."""
@@ -225,6 +243,8 @@ class EventText(Generic[T]):
             if cuts:
                 whole = cuts[0][0]
                 yield self._events(text[:whole])
+        comma = _COMMA.match(text, whole)
+        whole = comma.end() if whole and comma else whole
         self.lost.append(
             f"{self._name} ends early: everything up to byte {self._byte + whole} was read; "
             f"{len(text) - whole} bytes of a cut row and all that should follow are lost"

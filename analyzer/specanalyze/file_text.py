@@ -27,20 +27,21 @@ class FileText:
         early_end: why the text ends before it should, known once ``chunks`` is exhausted; None where the container is whole.
     """
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+    def __init__(self, path: Path, progress: Progress | None = None, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.path = path
         self.early_end: str | None = None
         self._progress = progress
+        self._chunk_bytes = chunk_bytes
 
     def chunks(self) -> Iterator[bytes]:
-        """Text of about CHUNK_BYTES each; the last one may be shorter. Never empty."""
+        """Text of about ``chunk_bytes`` each; the last one may be shorter. Never empty."""
         parts: list[bytes] = []
         size = 0
         for piece in self._pieces():
             if piece:
                 parts.append(piece)
                 size += len(piece)
-            if size >= CHUNK_BYTES:
+            if size >= self._chunk_bytes:
                 yield b"".join(parts)
                 parts, size = [], 0
         if parts:
@@ -84,7 +85,7 @@ class FileText:
         return text
 
     def _read(self, read: Callable[[int], bytes]) -> bytes:
-        data = read(_READ_BYTES)
+        data = read(min(_READ_BYTES, max(len(_GZIP_MAGIC), self._chunk_bytes)))
         if data and self._progress is not None:
             self._progress(len(data))
         return data
