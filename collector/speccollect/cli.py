@@ -1,0 +1,260 @@
+"""The `speccollect` command. No server imports this module; heavy libraries are imported inside the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from speccollect import __version__
+
+if TYPE_CHECKING:
+    from speccollect.config import WindowSettings
+
+app = typer.Typer(
+    name="speccollect",
+    help="Record a speculative worker from inside its server into one trace.parquet.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_WINDOWS_HELP = (
+    "Which decode cycles are profiled: 'off', or e.g. 'skip=60,warmup=2,record=40,repeat=3,gap=60'; "
+    "also cpu_ops, stamps, details."
+)
+Folder = Annotated[
+    Optional[Path],  # noqa: UP045  typer reads this at run time, on Python 3.10 too
+    typer.Option(
+        "--dir", help="The server's collector folder.", envvar="SPECANALYZE_DIR", show_default="SPECANALYZE_DIR"
+    ),
+]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Trace to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+WindowsText = Annotated[str, typer.Option("--windows", help=_WINDOWS_HELP)]
+
+
+def _folder(folder: Path | None) -> Path:
+    from speccollect.config import default_folder
+
+    return folder if folder is not None else default_folder()
+
+
+def _windows(text: str, cpu_ops: bool) -> "WindowSettings":  # noqa: UP037  typer evaluates annotations
+    import dataclasses
+
+    from speccollect.config import parse_windows
+
+    settings = parse_windows(text)
+    return dataclasses.replace(settings, cpu_ops=True) if cpu_ops else settings
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"speccollect {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Record a speculative worker from inside its server into one trace.parquet."""
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--help"]}
+)
+def run(
+    context: typer.Context,
+    folder: Folder = None,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Run the server under Nsight Systems: phases as NVTX ranges.")
+    ] = False,
+    nsys_output: Annotated[str, typer.Option(help="Where Nsight Systems writes.")] = "speccollect",
+) -> None:
+    """Start a server with the collector loaded: speccollect run -- python -m sglang.launch_server ..."""
+    from speccollect.launch import launch
+
+    launch(context.args, _folder(folder), nsys_output=nsys_output if nsys else None)
+
+
+@app.command()
+def request(
+    url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:30000",
+    prompt: Annotated[Optional[str], typer.Option(help="Prompt; the built-in long one by default.")] = None,  # noqa: UP045
+    prompt_file: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option(help="File with a prompt; may be given several times.", exists=True, dir_okay=False),
+    ] = None,
+    input_ids: Annotated[
+        int, typer.Option(help="Send this many token ids instead of text (servers without a tokenizer).")
+    ] = 0,
+    api: Annotated[str, typer.Option(help="auto, chat, completions or generate.")] = "auto",
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 1000,
+    repeat: Annotated[int, typer.Option(min=1, help="Requests per prompt.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 1,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    ignore_eos: Annotated[bool, typer.Option(help="Generate to --max-tokens whatever the model says.")] = False,
+    api_key: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Key of the server; never recorded.", envvar="OPENAI_API_KEY", show_envvar=True),
+    ] = None,
+    windows: WindowsText = "",
+    cpu_ops: Annotated[
+        bool, typer.Option("--cpu-ops", help="Record CPU operators in the windows, too (dearer).")
+    ] = False,
+    folder: Folder = None,
+    ranks: Annotated[Optional[int], typer.Option(help="Ranks the server should have.")] = None,  # noqa: UP045
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without progress before a rank or the server is given up.")
+    ] = 120.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the ranks' own files.")] = False,
+    output: Output = Path("trace.parquet"),
+    force: Force = False,
+) -> None:
+    """Record a running server while it answers a long request, and merge all ranks into one trace."""
+    from speccollect.prompts import LONG_PROMPT
+    from speccollect.prompts import input_ids as ids
+    from speccollect.render import progress, show_session
+    from speccollect.session import record_requests
+    from speccollect.stream import find_endpoint, request_body
+    from specschema.errors import UsageError
+
+    if sum((prompt is not None, bool(prompt_file), input_ids > 0)) > 1:
+        raise UsageError("give one of --prompt, --prompt-file and --input-ids")
+    prompts: list[str | list[int]] = [LONG_PROMPT]
+    if prompt is not None:
+        prompts = [prompt]
+    elif prompt_file:
+        prompts = [path.read_text(encoding="utf-8") for path in prompt_file]
+    elif input_ids:
+        prompts = [ids(input_ids)]
+    settings = _windows(windows, cpu_ops)
+    endpoint = find_endpoint(url, api, key=api_key, input_ids=input_ids > 0, timeout=timeout)
+    bodies = [
+        request_body(endpoint, text, max_tokens, ignore_eos=ignore_eos, temperature=temperature)
+        for _ in range(repeat)
+        for text in prompts
+    ]
+    with progress(max_tokens * len(bodies)) as on_tokens:
+        session = record_requests(
+            _folder(folder),
+            endpoint,
+            bodies,
+            output,
+            windows=settings,
+            concurrency=concurrency,
+            force=force,
+            keep=keep,
+            timeout=timeout,
+            expected_ranks=ranks,
+            on_tokens=on_tokens,
+        )
+    show_session(session)
+
+
+@app.command()
+def status(folder: Folder = None) -> None:
+    """Show the ranks that announced themselves, and what they do."""
+    from speccollect.control import read_command
+    from speccollect.render import show_status
+    from speccollect.status import read_statuses
+
+    place = _folder(folder)
+    show_status(place, read_command(place), read_statuses(place))
+
+
+@app.command()
+def arm(
+    folder: Folder = None,
+    windows: WindowsText = "",
+    cpu_ops: Annotated[
+        bool, typer.Option("--cpu-ops", help="Record CPU operators in the windows, too (dearer).")
+    ] = False,
+) -> None:
+    """Begin a recording by hand: every rank arms at its next step. Best while the server is idle."""
+    from speccollect.control import arm as write
+
+    place = _folder(folder)
+    command = write(place, _windows(windows, cpu_ops))
+    typer.echo(f"recording {command.recording} is armed in {place}; end it with: speccollect disarm")
+
+
+@app.command()
+def disarm(
+    folder: Folder = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for a rank that makes no progress.")] = 60.0,
+) -> None:
+    """End the recording, and wait until every rank has closed its files."""
+    from speccollect.control import disarm as write
+    from speccollect.wait import wait_for_ranks
+
+    place = _folder(folder)
+    command = write(place)
+    for line in wait_for_ranks(place, command.recording, timeout):
+        typer.echo(line, err=True)
+    typer.echo(f"recording {command.recording} has ended; merge it with: speccollect merge -o trace.parquet")
+
+
+@app.command()
+def merge(
+    folder: Folder = None,
+    recording: Annotated[Optional[int], typer.Option(help="Number of the recording; the last one by default.")] = None,  # noqa: UP045
+    ranks: Annotated[Optional[int], typer.Option(help="Ranks the server should have.")] = None,  # noqa: UP045
+    output: Output = Path("trace.parquet"),
+    force: Force = False,
+) -> None:
+    """Merge the finished files of all ranks into one trace."""
+    from speccollect.merge import merge as write
+    from speccollect.render import show_merged
+
+    show_merged(write(_folder(folder), output, recording=recording, force=force, expected_ranks=ranks))
+
+
+@app.command()
+def demo(
+    output: Output = Path("trace.parquet"),
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Draft steps.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 200,
+    layers: Annotated[int, typer.Option(help="Layers of the target.")] = 8,
+    hidden: Annotated[int, typer.Option(help="Hidden size of the target.")] = 256,
+    experts: Annotated[int, typer.Option(help="Experts per layer.")] = 16,
+    top_k: Annotated[int, typer.Option(help="Experts per token.")] = 4,
+    eager: Annotated[bool, typer.Option("--eager", help="No CUDA graphs.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the weights and prompts.")] = 0,
+    speculate: Annotated[bool, typer.Option("--speculate/--baseline", help="With drafts, or plain decoding.")] = True,
+    windows: WindowsText = "",
+    force: Force = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+) -> None:
+    """Record a small speculative engine of our own, on GPUs or on any CPU."""
+    from speccollect.demo.main import run_demo
+    from speccollect.render import show_merged, show_trace
+
+    result = run_demo(
+        output,
+        tp=tp,
+        steps=steps,
+        batch_size=batch_size,
+        max_tokens=max_tokens,
+        layers=layers,
+        hidden=hidden,
+        experts=experts,
+        top_k=top_k,
+        eager=eager,
+        device=device,
+        seed=seed,
+        speculate=speculate,
+        windows=_windows(windows, False) if windows else None,
+        force=force,
+    )
+    if not quiet and result.merged is not None:
+        show_merged(result.merged)
+        show_trace(output)

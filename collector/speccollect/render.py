@@ -1,0 +1,165 @@
+"""What `speccollect` prints: tables and a progress bar. Only the command line imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from speccollect.control import Command
+from speccollect.merge import Merged
+from speccollect.phase_table import PhaseTable, phase_table
+from speccollect.session import Session
+from speccollect.status import RankStatus, alive
+
+
+class _Rate(ProgressColumn):
+    """Tokens per second so far."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.1f} tok/s")
+
+
+@contextmanager
+def progress(total: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar of generated tokens; yields the function that adds to it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} tokens"),
+        _Rate(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("recording", total=total)
+        yield lambda tokens: bar.advance(task, tokens)
+
+
+def _number(value: float | int | None, unit: str = "", digits: int = 1) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,.{digits}f}{unit}" if isinstance(value, float) else f"{value:,}{unit}"
+
+
+def _spread(values: dict[str, float] | None, unit: str) -> str:
+    if values is None:
+        return "unknown"
+    return ", ".join(f"{name} {value:.2f}" for name, value in values.items()) + f" {unit}"
+
+
+def phases(table: PhaseTable) -> Table:
+    """The phase table."""
+    where = "inside profiler windows: slower than the server is" if table.traced else "untraced cycles"
+    view = Table(
+        title=f"rank {table.rank}: host time of {table.cycles} {table.mode} cycles ({where})", title_justify="left"
+    )
+    view.add_column("phase")
+    view.add_column("ms a cycle", justify="right")
+    view.add_column("share", justify="right")
+    for name, value in table.phase_ms.items():
+        view.add_row(name, f"{value:.3f}", f"{value / table.cycle_ms:.1%}")
+    view.add_section()
+    view.add_row("cycle", f"{table.cycle_ms:.3f}", "100.0%")
+    return view
+
+
+def _totals(recording: dict[str, Any]) -> Iterator[str]:
+    for rank, totals in recording.get("totals", {}).items():
+        if totals["equal"] is None:
+            continue
+        if totals["equal"]:
+            yield f"rank {rank}: accept lengths add up to the {totals['told_by']}'s {totals['completion_tokens']} tokens"
+        else:
+            yield (
+                f"rank {rank}: accept lengths differ from the {totals['told_by']}'s {totals['completion_tokens']} "
+                f"tokens by {totals['difference']} ({totals['cycles_without_lengths']} cycles without lengths)"
+            )
+
+
+def show_merged(merged: Merged, console: Console | None = None) -> None:
+    """What was written, and what is wrong with it."""
+    console = console or Console()
+    _show_problems(merged.problems, console)
+    for line in _totals(merged.recording):
+        console.print(line, markup=False)
+    ranks = ", ".join(map(str, merged.ranks))
+    windows = sorted({w["window"] for w in merged.recording.get("windows", [])})
+    console.print(
+        f"{merged.path}: {merged.rows:,} events, ranks {ranks}, {len(windows)} profiler windows", markup=False
+    )
+
+
+def _show_problems(problems: Sequence[str], console: Console) -> None:
+    for problem in dict.fromkeys(problems):
+        console.print(f"[yellow]warning[/yellow] {escape(problem)}")
+
+
+def show_trace(path: Path, console: Console | None = None) -> None:
+    """The phase table of a trace and what to do next."""
+    console = console or Console()
+    table = phase_table(path)
+    if table is None:
+        console.print("no decode cycle was recorded", markup=False)
+    else:
+        console.print(phases(table))
+        if table.accept_length is not None:
+            console.print(f"accept length {table.accept_length:.3f} tokens a step, bonus included", markup=False)
+    console.print(f"next: specanalyze breakdown {path}", markup=False)
+
+
+def show_session(session: Session, console: Console | None = None) -> None:
+    """Usage, speed and the phase table of a recorded run."""
+    console = console or Console()
+    summary = session.summary
+    console.print(
+        f"{summary['requests']} requests ({summary['failed']} failed), {_number(summary['prompt_tokens'])} prompt tokens, "
+        f"{_number(summary['completion_tokens'])} completion tokens",
+        markup=False,
+    )
+    console.print(
+        f"{_number(summary['tokens_per_second'])} tok/s over all, {_number(summary['decode_tokens_per_second'])} tok/s "
+        "while decoding (both with profiler windows in them)",
+        markup=False,
+    )
+    console.print(f"time to first token: {_spread(summary['first_token_ms'], 'ms')}", markup=False)
+    console.print(
+        f"between chunks: {_spread(summary['chunk_gap_ms'], 'ms')} "
+        f"({_number(summary['tokens_per_chunk'], digits=2)} tokens a chunk)",
+        markup=False,
+    )
+    console.print(f"per token: {_spread(summary['token_gap_ms'], 'ms')}", markup=False)
+    _show_problems(session.problems, console)
+    show_merged(
+        Merged(session.merged.path, session.merged.rows, session.merged.ranks, [], session.merged.recording), console
+    )
+    show_trace(session.merged.path, console)
+
+
+def show_status(folder: Path, command: Command, statuses: Sequence[RankStatus], console: Console | None = None) -> None:
+    """The ranks of a folder."""
+    console = console or Console()
+    state = f"recording {command.recording} is armed" if command.armed else "disarmed"
+    console.print(f"{folder}: {state}", markup=False)
+    if not statuses:
+        console.print("no rank has announced itself (a rank does at its first step)", markup=False)
+        return
+    view = Table()
+    for name in ("rank", "process", "state", "recording", "cycles", "windows", "lost", "message"):
+        view.add_column(name, justify="left" if name in ("state", "message") else "right")
+    for status in statuses:
+        state = status.state if alive(status) is not False else f"{status.state}, process gone"
+        view.add_row(
+            *(str(v) for v in (status.rank, status.pid)),
+            state,
+            *(str(v) for v in (status.recording, status.cycles, status.windows, status.lost)),
+            escape(status.message or ""),
+        )
+    console.print(view)
