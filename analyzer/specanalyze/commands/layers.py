@@ -1,0 +1,76 @@
+"""``specanalyze layers``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    ForceOption,
+    JsonOption,
+    NodeMapOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    TraceArgument,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+
+
+def layers(
+    traces: TraceArgument,
+    phase: Annotated[
+        str, typer.Option("--phase", metavar="PHASE", help="The phase whose replays are looked into.")
+    ] = "verify",
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Modules shown a rank in the terminal.")] = 15,
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    node_map: NodeMapOption = None,
+    salvage: SalvageOption = False,
+) -> None:
+    """Inside the graph replay: time, exposed allreduce and gaps by layer and module; outlier layers named.
+
+    Needs the node map, which the collector records; FILE.nodemap.json beside a profiler trace is found by itself.
+
+    Example: specanalyze layers trace.parquet --phase verify
+    """
+    mapping = phase_map_of(phase_map)
+    trace = open_for(traces, node_map=node_map, salvage=salvage)
+    from specanalyze.layers import by_layer, by_module
+    from specanalyze.layers import layers as layer_table
+    from specanalyze.render.terminal import warn
+
+    result = layer_table(trace, phase, mapping)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(result.table, output, force)
+    if json:
+        emit_json(
+            {
+                "trace": trace.name,
+                "phase": phase,
+                "replays": result.replays,
+                "placed": result.placed,
+                "unplaced_ns": result.unplaced_ns,
+                "layers": by_layer(result).to_dicts(),
+                "modules": by_module(result).to_dicts(),
+                "rows": result.table.to_dicts(),
+                "warnings": result.warnings,
+            }
+        )
+    elif output is None:
+        from specanalyze.render.layers import draw
+
+        draw(result, top)
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(layers)

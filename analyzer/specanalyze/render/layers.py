@@ -1,0 +1,75 @@
+"""Layers and modules in the terminal: a heat strip of the layers, a table of the modules."""
+
+from __future__ import annotations
+
+import polars as pl
+from rich.text import Text
+
+from specanalyze.layers import Layers, by_layer, by_module
+from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+
+SHADES = " ░▒▓█"
+"""Strip without colour: five steps from the fastest layer to the slowest."""
+COLOURS = ("blue", "cyan", "green", "yellow", "red")
+
+
+def _strip(values: list[float]) -> Text:
+    """One character a layer, from the fastest (blank, blue) to the slowest (full, red)."""
+    low, high = min(values), max(values)
+    strip = Text()
+    for value in values:
+        step = 0 if high == low else min(int((value - low) / (high - low) * len(SHADES)), len(SHADES) - 1)
+        strip.append(SHADES[step] if step else "·", style=COLOURS[step])
+    return strip
+
+
+def draw(result: Layers, top: int) -> None:
+    """Print the strip of each rank, the outlier layers and the largest modules."""
+    out = console()
+    layer_table = by_layer(result)
+    for (rank,), part in layer_table.group_by("rank", maintain_order=True):
+        values = part.get_column("total_ns").to_list()
+        head = f"{result.phase}, rank {rank}: {len(values)} layers, median us a layer {sorted(values)[len(values) // 2] / 1e3:.1f}"
+        out.print(Text(head, style="bold"))
+        for at in range(0, len(values), 60):
+            out.print(Text(f"  {at:>3} "), _strip(values[at : at + 60]), end="\n")
+        out.print(Text(f"      {min(values) / 1e3:.1f} us (·) to {max(values) / 1e3:.1f} us (█)", style="dim"))
+        odd = part.filter(pl.col("outlier"))
+        for row in odd.iter_rows(named=True):
+            out.print(Text(f"  layer {row['layer']} stands out: {row['total_ns'] / 1e3:.1f} us", style="yellow"))
+    module_table = by_module(result)
+    columns = [
+        ("rank", "left"),
+        ("module", "left"),
+        ("class", "left"),
+        ("finer", "left"),
+        ("n", "right"),
+        ("us an instance", "right"),
+        ("gap before", "right"),
+        ("share", "right"),
+        ("", "left"),
+    ]
+    rows = [
+        [
+            r["rank"],
+            r["module"] or "(no module)",
+            r["bucket"],
+            r["subclass"],
+            str(r["activities"]),
+            f"{r['exposed_ns'] / r['instances'] / 1e3:.1f}",
+            f"{r['gap_before_ns'] / r['instances'] / 1e3:.1f}",
+            percent(r["share"]),
+            share_bar(r["share"], 10),
+        ]
+        for _, part in module_table.group_by("rank", maintain_order=True)
+        for r in part.head(top).iter_rows(named=True)
+    ]
+    out.print()
+    out.print(table(f"{result.phase} by module, layers together (mean over instances)", columns, rows))
+    notes(
+        out,
+        [
+            f"{result.placed} of {result.replays} replays placed node by node",
+            f"{milliseconds(result.unplaced_ns)} ms of {result.phase}'s device time has no node (eager work)",
+        ],
+    )
