@@ -78,7 +78,9 @@ class DraftModel(nn.Module):
         fused: torch.Tensor = self.fc(features)
         return fused
 
-    def forward(self, tokens: torch.Tensor, hidden: torch.Tensor, lengths: torch.Tensor, cache: CacheRows) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, lengths: torch.Tensor, cache: CacheRows
+    ) -> torch.Tensor:
         """One pass over tokens and the hidden states that led to them.
 
         Args:

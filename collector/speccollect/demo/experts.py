@@ -32,7 +32,9 @@ class GroupedExperts(nn.Module):
     grouped matrix product (bfloat16 on CUDA), or a batched product of every expert with every token (elsewhere).
     """
 
-    def __init__(self, config: DemoConfig, name: str, source: WeightSource, parallel: TensorParallel, gain: float) -> None:
+    def __init__(
+        self, config: DemoConfig, name: str, source: WeightSource, parallel: TensorParallel, gain: float
+    ) -> None:
         super().__init__()
         experts, hidden, width = config.experts, config.hidden, config.intermediate
         share = parallel.share(width)
@@ -41,7 +43,9 @@ class GroupedExperts(nn.Module):
         down[:, :, :RESERVED] = 0.0
         self.gate_up = source.stored(torch.cat((gate_up[0, :, :, share], gate_up[1, :, :, share]), dim=-1))
         self.down = source.stored(down[:, share])
-        self.sorted = source.device.type == "cuda" and self.down.dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm")
+        self.sorted = (
+            source.device.type == "cuda" and self.down.dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm")
+        )
 
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """x [tokens, hidden], weights and chosen [tokens, top_k] -> this rank's partial sum, [tokens, hidden]."""
@@ -73,7 +77,9 @@ class MoE(nn.Module):
         hidden, width = config.hidden, config.intermediate
         # Each of the 2 x layers blocks adds an equal part of the noise; silu(a) * b of unit normals is about 0.6.
         gain = NOISE / (2 * config.layers) ** 0.5 / 0.6
-        self.gate = ColumnParallelLinear(source.stored(source.normal(f"{name}.gate", config.experts, hidden, std=hidden**-0.5)))
+        self.gate = ColumnParallelLinear(
+            source.stored(source.normal(f"{name}.gate", config.experts, hidden, std=hidden**-0.5))
+        )
         self.topk = TopK(config.top_k)
         self.experts = GroupedExperts(config, f"{name}.experts", source, parallel, gain)
         down = source.normal(f"{name}.shared.down", hidden, width, std=gain * width**-0.5)

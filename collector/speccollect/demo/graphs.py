@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ class PhaseGraphs:
     def __init__(self) -> None:
         self._graphs: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
         self._sizes: tuple[int, ...] = ()
-        self._pool: object = None
+        self._pool: Any = None
 
     def capture(self, phases: dict[str, Callable[[int], None]], sizes: tuple[int, ...]) -> None:
         """Capture each phase for each batch size, largest first, so that the smaller ones reuse its memory.
@@ -36,7 +37,7 @@ class PhaseGraphs:
                 only, with shapes that depend on n alone, and read nothing back.
             sizes: batch sizes, ascending.
         """
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         for size in reversed(sizes):
             for name, phase in phases.items():
                 side.wait_stream(torch.cuda.current_stream())
@@ -57,6 +58,13 @@ class PhaseGraphs:
     def size_for(self, batch: int) -> int | None:
         """The smallest captured batch size that holds ``batch`` rows; None when nothing was captured."""
         return next((size for size in self._sizes if size >= batch), None)
+
+    def release(self) -> None:
+        """Give up all graphs: NCCL can't take its communicator down while a graph still refers to it."""
+        if self._graphs:
+            torch.cuda.synchronize()
+        self._graphs.clear()
+        self._sizes = ()
 
     def replay(self, name: str, size: int) -> None:
         """Run a captured phase on the current stream."""

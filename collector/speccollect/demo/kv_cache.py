@@ -12,7 +12,15 @@ class KVCache:
     """
 
     def __init__(
-        self, layers: int, rows: int, max_context: int, kv_heads: int, head_dim: int, *, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        rows: int,
+        max_context: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (layers, rows, max_context, kv_heads, head_dim)
         # Zeros, not empty: a masked position still takes part in the product, and 0 x NaN is NaN.

@@ -71,6 +71,10 @@ class Step(NamedTuple):
 class RotaryEmbedding(nn.Module):
     """Positions, rotary angles and the causal mask of a forward pass, computed once for all layers."""
 
+    cos: torch.Tensor
+    sin: torch.Tensor
+    places: torch.Tensor
+
     def __init__(self, config: DemoConfig, device: torch.device) -> None:
         super().__init__()
         angle = torch.arange(config.max_context, device=device)[:, None] * frequencies(config.head_dim, device)
@@ -109,7 +113,9 @@ class CachedAttention(nn.Module):
     def forward(self, qkv: torch.Tensor, step: Step) -> torch.Tensor:
         """[batch, tokens, (heads + 2 kv_heads) * head_dim] of this rank -> [batch, tokens, heads * head_dim]."""
         batch, tokens, _ = qkv.shape
-        q, k, v = qkv.view(batch, tokens, -1, self.head_dim).split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        q, k, v = torch.split(
+            qkv.view(batch, tokens, -1, self.head_dim), [self.heads, self.kv_heads, self.kv_heads], dim=2
+        )
         q = rotate(q, step.cos, step.sin)
         keys, values = step.cache.write(self.layer, step.positions, rotate(k, step.cos, step.sin), v)
         # The queries that share a key-value head stand behind each other as more tokens: no copy of keys, no head expansion.
@@ -130,11 +136,17 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, config: DemoConfig, layer: int, source: WeightSource, parallel: TensorParallel, qkv: torch.Tensor, o: torch.Tensor
+        self,
+        config: DemoConfig,
+        layer: int,
+        source: WeightSource,
+        parallel: TensorParallel,
+        qkv: torch.Tensor,
+        o: torch.Tensor,
     ) -> None:
         super().__init__()
         dim = config.head_dim
-        q, k, v = qkv.split((config.heads * dim, config.kv_heads * dim, config.kv_heads * dim))
+        q, k, v = torch.split(qkv, [config.heads * dim, config.kv_heads * dim, config.kv_heads * dim])
         share = torch.cat([part[parallel.share(part.shape[0])] for part in (q, k, v)])
         self.qkv_proj = ColumnParallelLinear(source.stored(share))
         self.attn = CachedAttention(config, layer, parallel)
@@ -152,7 +164,9 @@ class GatedMLP(nn.Module):
     ``gate_up`` is [2, width, hidden] and ``down`` [hidden, width], whole and float32.
     """
 
-    def __init__(self, source: WeightSource, parallel: TensorParallel, gate_up: torch.Tensor, down: torch.Tensor) -> None:
+    def __init__(
+        self, source: WeightSource, parallel: TensorParallel, gate_up: torch.Tensor, down: torch.Tensor
+    ) -> None:
         super().__init__()
         share = parallel.share(down.shape[1])
         self.gate_up_proj = ColumnParallelLinear(source.stored(gate_up[:, share].flatten(0, 1)))

@@ -41,6 +41,8 @@ class DemoResult:
     """Tokens committed by each cycle after prefill, per request. Their sum is one less than the completion: prefill gives the first token."""
     seconds: float
     """From the first prefill to the last token, on rank 0, recording included."""
+    phase_ns: dict[str, int]
+    """Median duration of each phase by itself on rank 0; empty unless ``time_phases`` was asked for."""
     merged: Merged | None
     """What merging the ranks' files found; None where no trace was asked for."""
 
@@ -79,6 +81,7 @@ def run_demo(
     speculate: bool = True,
     windows: WindowSettings | str | None = None,
     force: bool = False,
+    time_phases: bool = False,
 ) -> DemoResult:
     """Serve one long request (or several) on ``tp`` ranks and record them like a server.
 
@@ -100,6 +103,7 @@ def run_demo(
         speculate: False decodes plainly: the baseline.
         windows: which cycles are profiled; text as on the command line; if not given two windows that fit ``max_tokens``.
         force: overwrite ``output``.
+        time_phases: time each phase by itself after the requests are served.
 
     Returns:
         The engine's own account.
@@ -113,7 +117,9 @@ def run_demo(
     chosen = _device(device, tp)
     count = requests if requests is not None else batch_size
     if count < 1 or prompt_tokens <= POSITION_LAG or max_tokens < 1:
-        raise UsageError(f"the demo needs a request, a prompt of more than {POSITION_LAG} tokens and max_tokens of at least 1")
+        raise UsageError(
+            f"the demo needs a request, a prompt of more than {POSITION_LAG} tokens and max_tokens of at least 1"
+        )
     heads = max(8, hidden // 128)
     longest = prompt_tokens + 7 * (count - 1) + max_tokens + steps + 1
     try:
@@ -135,9 +141,13 @@ def run_demo(
         )
     except ValueError as error:
         raise UsageError(f"the demo can't be built like this: {error}") from None
-    settings = parse_windows(windows) if isinstance(windows, str) else windows or fitting_windows(config, max_tokens, speculate)
+    settings = (
+        parse_windows(windows)
+        if isinstance(windows, str)
+        else windows or fitting_windows(config, max_tokens, speculate)
+    )
     served = _requests(config, count, prompt_tokens, max_tokens, stop_token)
-    task = RankTask(0, 0, chosen, config, served, speculate, eager)
+    task = RankTask(0, 0, chosen, config, served, speculate, eager, time_phases)
     folder = Path(tempfile.mkdtemp(prefix="specanalyze-demo-"))
     merged: Merged | None = None
     try:
@@ -168,6 +178,7 @@ def run_demo(
         tokens=first.completions,
         accept_lengths=first.accept_lengths,
         seconds=first.seconds,
+        phase_ns=first.phase_ns,
         merged=merged,
     )
 
@@ -197,7 +208,12 @@ def _requests(
 
 
 def fitting_windows(config: DemoConfig, max_tokens: int, speculate: bool) -> WindowSettings:
-    """Two profiler windows with untraced cycles before, between and after, in as many cycles as a request surely takes."""
-    cycles = max_tokens // (config.steps + 1) if speculate else max_tokens
-    record = max(1, min(MAX_RECORD, cycles * 3 // 20))
-    return WindowSettings(skip=cycles * 3 // 10, warmup=min(2, record), record=record, repeat=2, gap=cycles * 3 // 10)
+    """Two profiler windows with untraced cycles before, between and after, in as many cycles as a request surely takes.
+
+    A request too short for that gets one window and no control.
+    """
+    cycles = (max_tokens - 1) // (config.steps + 1 if speculate else 1)
+    if cycles < 20:
+        return WindowSettings(skip=0, warmup=0, record=max(1, cycles), repeat=min(1, cycles), gap=0)
+    record = min(MAX_RECORD, cycles // 8)
+    return WindowSettings(skip=cycles // 4, warmup=2, record=record, repeat=2, gap=cycles // 4)

@@ -47,7 +47,7 @@ class GreedySampler(nn.Module):
         self.parallel = parallel
 
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
-        """This rank's logits, [..., vocab / ranks] -> token ids, int64 [...]. Equal logits: the lowest id."""
+        """This rank's logits, [..., vocab / ranks] -> token ids, int64 [...]."""
         best, index = logits.float().max(dim=-1)
         if self.parallel.size == 1:
             return index
@@ -98,7 +98,9 @@ class TargetModel(nn.Module):
         self.lm_head = ColumnParallelLinear(source.stored(rule.head[parallel.share(config.vocab)]))
         self.sampler = GreedySampler(parallel)
 
-    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor, cache: CacheRows) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, tokens: torch.Tensor, lengths: torch.Tensor, cache: CacheRows
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run tokens behind those that the cache holds, and add them to it.
 
         Args:
@@ -123,5 +125,3 @@ class TargetModel(nn.Module):
         """Normalised hidden states [..., hidden] -> most likely next tokens, int64 [...]."""
         tokens: torch.Tensor = self.sampler(self.lm_head(hidden))
         return tokens
-
-

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Final
+
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but bound without a stub
 
 # torch 2.13 gave it a new name and warns about the old one.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+PATIENCE: Final = timedelta(minutes=10)
+"""How long a rank waits at the store: others may still be building a large model."""
 
 
 class TensorParallel:
@@ -38,11 +45,22 @@ class TensorParallel:
         return gathered
 
 
+def open_store() -> TCPStore:
+    """A store on 127.0.0.1, at a free port, for the ranks to meet at."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def join_store(port: int) -> TCPStore:
+    """A connection to the store that listens on 127.0.0.1:``port``."""
+    return TCPStore("127.0.0.1", port, is_master=False, timeout=PATIENCE)
+
+
 def connect(rank: int, size: int, port: int, device: torch.device) -> TensorParallel:
     """Join the group whose store listens on 127.0.0.1:``port``: NCCL for CUDA devices, gloo for CPUs."""
     if size == 1:
         return TensorParallel()
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    # A connection of its own: NCCL's watchdog uses it while this rank waits for the launcher on another.
+    store = join_store(port)
     if device.type == "cuda":
         dist.init_process_group("nccl", store=store, rank=rank, world_size=size, device_id=device)
     else:

@@ -6,24 +6,21 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from typing import Final
 
 import torch
-import torch.distributed as dist
 
 import speccollect
 from speccollect.demo.config import DemoConfig
-from speccollect.demo.parallel import connect, disconnect
+from speccollect.demo.parallel import connect, disconnect, join_store
 from speccollect.demo.request import Request, Sequence
 from speccollect.demo.scheduler import Scheduler
+from speccollect.demo.timing import phase_times
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.engines import embedded
 from speccollect.recorder import get_recorder
 
-LAUNCHER_PATIENCE: timedelta = timedelta(minutes=10)
-"""How long a rank waits for the launcher: other ranks may still be building a large model."""
-
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS: Final = 8
 """Completion tokens of the request that runs before anything is recorded: first calls load kernels and set up libraries."""
 
 
@@ -40,6 +37,8 @@ class RankTask:
     requests: tuple[Request, ...]
     speculate: bool
     eager: bool
+    time_phases: bool = False
+    """Whether each phase is timed by itself after the requests are served."""
 
     def encode(self) -> str:
         """JSON text."""
@@ -64,6 +63,8 @@ class RankResult:
     """Tokens committed by each cycle of each request after prefill."""
     seconds: float
     """From the first prefill to the last token."""
+    phase_ns: dict[str, int]
+    """Median duration of each phase by itself; empty unless asked for."""
 
 
 def serve(task: RankTask) -> None:
@@ -73,7 +74,7 @@ def serve(task: RankTask) -> None:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
-    launcher = dist.TCPStore("127.0.0.1", task.port, is_master=False, timeout=LAUNCHER_PATIENCE)
+    launcher = join_store(task.port)
     parallel = connect(task.rank, task.config.tp, task.port, device)
     recorder = get_recorder()
     recorder.identify(
@@ -92,12 +93,14 @@ def serve(task: RankTask) -> None:
         begun = time.perf_counter()
         sequences = run(worker, task.requests)
         seconds = time.perf_counter() - begun
-    result = RankResult([s.completion for s in sequences], [s.accept_lengths for s in sequences], seconds)
+        phase_ns = phase_times(worker, task.config.max_batch) if task.time_phases else {}
+    result = RankResult([s.completion for s in sequences], [s.accept_lengths for s in sequences], seconds, phase_ns)
     launcher.set(f"result/{task.rank}", json.dumps(asdict(result)))
     # The launcher disarms once every rank is through; the poll sees it, and the recorder closes this rank's files.
     launcher.wait(["over"])
     recorder.poll()
     recorder.close()
+    worker.graphs.release()
     disconnect()
 
 

@@ -36,7 +36,9 @@ class Scheduler:
                 raise ValueError(f"{request.request_id}: max_tokens must be at least 1")
             needed = len(request.prompt) + request.max_tokens + config.steps + 1
             if needed > config.max_context:
-                raise ValueError(f"{request.request_id} needs {needed} cache positions, a row holds {config.max_context}")
+                raise ValueError(
+                    f"{request.request_id} needs {needed} cache positions, a row holds {config.max_context}"
+                )
             added.append(Sequence(request))
         self.waiting.extend(added)
         return added

@@ -43,5 +43,13 @@ class BatchState:
 
     def move_row(self, source: int, target: int) -> None:
         """Copy one request's row over another's."""
-        for tensor in (self.lengths, self.last_token, self.drafts, self.draft_hidden, self.verified, self.features, self.outcome):
+        for tensor in (
+            self.lengths,
+            self.last_token,
+            self.drafts,
+            self.draft_hidden,
+            self.verified,
+            self.features,
+            self.outcome,
+        ):
             tensor[target].copy_(tensor[source])

@@ -39,7 +39,13 @@ class SpeculativeWorker:
     """
 
     def __init__(
-        self, config: DemoConfig, parallel: TensorParallel, device: torch.device, *, speculate: bool = True, eager: bool = False
+        self,
+        config: DemoConfig,
+        parallel: TensorParallel,
+        device: torch.device,
+        *,
+        speculate: bool = True,
+        eager: bool = False,
     ) -> None:
         source = WeightSource(config, device)
         self.config = config
@@ -136,7 +142,9 @@ class SpeculativeWorker:
         hidden = state.draft_hidden[:count, None]
         for step in range(1, self.config.steps):
             # The draft's cache holds as many entries as the target's; each step ahead adds one, which draft_extend writes over.
-            hidden = self.draft_model(state.drafts[:count, step - 1 : step], hidden, state.lengths[:count] + (step - 1), cache)
+            hidden = self.draft_model(
+                state.drafts[:count, step - 1 : step], hidden, state.lengths[:count] + (step - 1), cache
+            )
             state.drafts[:count, step : step + 1].copy_(self.draft_model.next_tokens(hidden))
 
     def _verify(self, count: int) -> None:
