@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -156,8 +157,16 @@ def _module_classes(nodes: pl.DataFrame) -> list[ModuleClass]:
     return [decided[pair] for pair in pairs]
 
 
+NO_PRODUCT_IN: Final = frozenset({"norm", "qk_norm", "rotary", "embedding", "topk", "activation", "sampling"})
+"""Finer classes of modules that hold no matrix product, so a GEMM there contradicts the map."""
+NO_COLLECTIVE_IN: Final = frozenset({"rotary", "qk_norm", "router", "topk", "attention_core", "activation", "qkv_proj"})
+"""Finer classes of modules that hold no collective. Norms may: fused allreduce + norm kernels run in them."""
+NORM_IN: Final = frozenset({"norm", "qk_norm", "attention_core", "moe_block", "container", "outside modules"})
+"""Finer classes of modules that may hold a norm kernel."""
+
+
 def _name_signs(names: list[str]) -> dict[str, str]:
-    """Names that by themselves prove a class: name -> attention, moe, or communication."""
+    """Names that by themselves prove what they are: name -> attention, moe, communication, gemm or norm."""
     signs = {}
     for name in names:
         found = classify(name)
@@ -165,8 +174,10 @@ def _name_signs(names: list[str]) -> dict[str, str]:
             continue
         if found.bucket in COMMUNICATION_BUCKETS:
             signs[name] = "communication"
-        elif found.bucket in ("attention", "moe"):
+        elif found.bucket in ("attention", "moe", "gemm"):
             signs[name] = found.bucket
+        elif found.subclass == "norm":
+            signs[name] = "norm"
     return signs
 
 
@@ -196,14 +207,9 @@ def _agrees(node_kind: str, module: ModuleClass, kind: str, sign: str | None, na
     if sign is None or module.bucket is None:
         return True
     if sign == "communication":
-        return module.subclass not in (
-            "norm",
-            "rotary",
-            "qk_norm",
-            "router",
-            "topk",
-            "attention_core",
-            "activation",
-            "qkv_proj",
-        )
+        return module.subclass not in NO_COLLECTIVE_IN
+    if sign == "gemm":
+        return module.subclass not in NO_PRODUCT_IN
+    if sign == "norm":
+        return module.subclass in NORM_IN
     return module.bucket == sign

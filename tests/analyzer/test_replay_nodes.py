@@ -1,0 +1,148 @@
+"""Placing the activities of a replay on the nodes of its captured graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import traces
+
+from specanalyze.breakdown import break_down
+from specanalyze.layers import by_layer, by_module, layers
+from specanalyze.load import open_trace
+from specschema.errors import TraceError
+
+MOE = "fused_moe_kernel"
+GEMM = "nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT"
+ATTENTION = "_fwd_kernel"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+ALLREDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def node(graph: int, ordinal: int, module: str, module_class: str, node_type: str = "kernel") -> dict[str, Any]:
+    row = {"kind": "node", "name": node_type, "pid": 1, "start_ns": 0, "dur_ns": 0, "node_type": node_type}
+    return {**row, "graph_id": graph, "node": ordinal, "module": module, "module_class": module_class}
+
+
+LAYER = [
+    ("model.layers.0.input_layernorm", "RMSNorm", ADD),
+    ("model.layers.0.self_attn.qkv_proj", "QKVParallelLinear", GEMM),
+    ("model.layers.0.self_attn.attn", "RadixAttention", ATTENTION),
+    ("model.layers.0.self_attn.attn", "RadixAttention", ADD),
+    ("model.layers.0.self_attn.o_proj", "RowParallelLinear", GEMM),
+    ("model.layers.0", "DecoderLayer", ALLREDUCE),
+    ("model.layers.0.mlp.gate", "ReplicatedLinear", GEMM),
+    ("model.layers.0.mlp.experts", "FusedMoE", MOE),
+    ("model.layers.0.mlp", "SparseMoeBlock", ADD),
+]
+WANT = ["other_compute", "gemm", "attention", "attention", "gemm", "allreduce", "moe", "moe", "moe"]
+
+
+def replay(kernels: list[str], nodes: list[dict[str, Any]], streams: list[int] | None = None) -> list[dict[str, Any]]:
+    rows = [traces.phase("spec.verify", 0, 1000, window=0), traces.launch("cudaGraphLaunch", 1, 9, window=0)]
+    for i, name in enumerate(kernels):
+        stream = streams[i] if streams else 7
+        rows.append(traces.kernel(name, 100 + 10 * i, 110 + 10 * i, 9, stream=stream, window=0))
+    return rows + nodes
+
+
+def buckets(rows: list[dict[str, Any]]) -> tuple[dict[str, int], dict[str, int]]:
+    (rank,) = break_down(traces.trace(traces.rank_trace(rows))).ranks
+    return rank.buckets_ns["verify"], rank.node_map
+
+
+def test_modules_decide_what_a_kernel_in_a_replay_is() -> None:
+    nodes = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    got, placed = buckets(replay([k for *_, k in LAYER], nodes))
+    assert got == {
+        **{b: 10 * WANT.count(b) for b in ("other_compute", "gemm", "attention", "allreduce", "moe")},
+        "launch": 99,
+        "host": 811,
+    }
+    assert placed == {"placed": 1, "by_id": 0, "other_count": 0, "other_names": 0}
+
+
+def test_event_nodes_show_no_activity() -> None:
+    nodes = [node(0, 0, "", "", "event_record")]
+    nodes += [node(0, i + 1, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    assert buckets(replay([k for *_, k in LAYER], nodes))[1]["placed"] == 1
+
+
+def test_order_is_by_start_time_over_all_streams() -> None:
+    nodes = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    got, placed = buckets(replay([k for *_, k in LAYER], nodes, [7, 13, 7, 13, 7, 13, 7, 13, 7]))
+    assert placed["placed"] == 1
+    assert got["moe"] == 30
+
+
+@pytest.mark.parametrize("shift", [1, -1, 2])
+def test_a_wrong_map_is_noticed_and_names_decide(shift: int) -> None:
+    wrong = LAYER[shift:] + LAYER[:shift]
+    nodes = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(wrong)]
+    got, placed = buckets(replay([k for *_, k in LAYER], nodes))
+    assert placed == {"placed": 0, "by_id": 0, "other_count": 0, "other_names": 1}
+    assert got["moe"] == 10
+    assert got["attention"] == 10
+
+
+def test_a_lost_record_is_noticed_by_its_count() -> None:
+    nodes = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    assert buckets(replay([k for *_, k in LAYER][:-1], nodes))[1]["other_count"] == 1
+
+
+def test_ids_of_the_recording_win_over_order() -> None:
+    nodes = [node(5, i, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    rows = replay([k for *_, k in LAYER], nodes)
+    kernels = [r for r in rows if r["kind"] == "kernel"]
+    for i, row in enumerate(kernels):  # run in reverse order: only the ids tell
+        row |= {"graph_id": 5, "node": i, "start_ns": 500 - 10 * i}
+    got, placed = buckets(rows)
+    assert placed == {"placed": 1, "by_id": 1, "other_count": 0, "other_names": 0}
+    assert got["moe"] == 30
+
+
+def test_the_right_graph_is_found_among_several() -> None:
+    other = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(LAYER[::-1])]
+    right = [node(1, i, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    got, placed = buckets(replay([k for *_, k in LAYER], other + right))
+    assert placed["placed"] == 1
+    assert got["attention"] == 20
+
+
+REAL = ("tp1/e2_nodemap_m17_rank0", "tp2/e2_nccl_nodemap_m17_rank0", "tp2/e2_nccl_nodemap_m17_rank1")
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_activity_of_every_real_replay_is_placed(name: str, reference: Path) -> None:
+    (rank,) = break_down(open_trace([reference / f"traces/sglang_h200/{name}.json.gz"])).ranks
+    assert rank.node_map == {"placed": 120, "by_id": 0, "other_count": 0, "other_names": 0}
+
+
+def test_a_shifted_map_of_a_real_server_is_noticed(reference: Path, tmp_path: Path) -> None:
+    folder = reference / "traces/sglang_h200/tp1"
+    graphs = json.loads((folder / "e2_nodemap_m17_rank0.nodemap.json").read_text())
+    for graph in graphs:
+        for scope in graph["scopes"]:
+            scope[2], scope[3] = scope[2] + 1, scope[3] + 1
+    wrong = tmp_path / "wrong.nodemap.json"
+    wrong.write_text(json.dumps(graphs))
+    (rank,) = break_down(open_trace([folder / "e2_nodemap_m17_rank0.json.gz"], node_map=wrong)).ranks
+    assert rank.node_map["other_names"] >= 80, "verify and draft extend replays contradict the shifted map"
+
+
+def test_layers_of_a_real_server(reference: Path) -> None:
+    result = layers(open_trace([reference / "traces/sglang_h200/tp2/e2_nccl_nodemap_m17_rank0.json.gz"]))
+    assert (result.placed, result.replays) == (40, 40)
+    assert by_layer(result).get_column("layer").to_list() == list(range(24))
+    modules = by_module(result)
+    collectives = modules.filter(modules["bucket"] == "allreduce")
+    # One after embed_tokens, one after each attention, one after each MoE block: 49 a replay, 40 replays.
+    assert collectives.get_column("activities").sum() == 49 * 40
+    assert set(modules.filter(modules["subclass"] == "experts")["module"]) == {"Qwen3MoeModel.layers.N.mlp.experts"}
+
+
+def test_without_a_node_map_the_command_says_what_would_have_one(reference: Path) -> None:
+    with pytest.raises(TraceError, match="has no node map.*record with the collector"):
+        layers(open_trace([reference / "traces/sglang_h200/tp2/e2_m17_rank0.json.gz"]))
