@@ -38,7 +38,8 @@ TABLE_SCHEMA: Final = {
     "change_share": pl.Float64,
     "verdict": pl.String,
 }
-"""Columns of ``Comparison.table``: scope is cycle, phase or bucket; times are ns a cycle."""
+"""Columns of ``Comparison.table``: scope is cycle, phase, bucket or part (transfer and wait of the phase's
+communication across ranks, hidden time included); times are ns a cycle."""
 
 KERNEL_SCHEMA: Final = {
     "phase": pl.String,
@@ -144,8 +145,10 @@ def _as_verify(plain: Measured) -> Measured:
     """A plain recording whose decode steps stand as verify forwards of one token."""
     rename = pl.col("phase").replace("decode", "verify").alias("phase")
     ranks = [replace(r, instances={**r.instances, "verify": r.instances["decode"]}) for r in plain.breakdown.ranks]
+    waits = plain.waits and replace(plain.waits, collectives=plain.waits.collectives.with_columns(rename))
     return replace(
         plain,
+        waits=waits,
         breakdown=replace(plain.breakdown, ranks=ranks),
         per_cycle=plain.per_cycle.with_columns(rename),
         kernels=plain.kernels.with_columns(rename),
@@ -206,7 +209,22 @@ def _phase_rows(a: Measured, b: Measured) -> list[dict[str, Any]]:
                 continue
             scope = "phase" if bucket is None else "bucket"
             rows.append(_row(scope, phase, bucket, pair, changes[at], cycle_ns=cycle_ns, both=both))
+        rows += _part_rows(a, b, phase, cycle_ns)
     return rows
+
+
+def _part_rows(a: Measured, b: Measured, phase: str, cycle_ns: float) -> list[dict[str, Any]]:
+    """Transfer and waiting of a phase's communication, where both recordings have several ranks that match."""
+    one, other = a.communication(phase), b.communication(phase)
+    if one is None or other is None:
+        return []
+    parts = ["transfer_ns", "wait_ns"]
+    x, y = (t.select(parts).to_numpy().astype(np.float64) for t in (one, other))
+    changes = difference_intervals(x, y)
+    return [
+        _row("part", phase, part.removesuffix("_ns"), (float(p), float(q)), change, cycle_ns=cycle_ns)
+        for part, p, q, change in zip(parts, x.mean(axis=0), y.mean(axis=0), changes, strict=True)
+    ]
 
 
 def kernel_changes(a: Measured, b: Measured) -> pl.DataFrame:
@@ -263,7 +281,9 @@ def regressions(result: Comparison, above: float) -> list[str]:
     """
     cycle = result.table.filter(pl.col("scope") == "cycle").row(0, named=True)
     slower = result.table.filter(
-        pl.col("verdict") == SLOWER, pl.col("change_ns") > above * cycle["before_ns"], pl.col("scope") != "phase"
+        pl.col("verdict") == SLOWER,
+        pl.col("change_ns") > above * cycle["before_ns"],
+        ~pl.col("scope").is_in(["phase", "part"]),
     )
     if result.clock == "traced":
         slower = slower.filter(pl.col("bucket").is_not_null())

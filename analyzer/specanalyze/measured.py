@@ -16,6 +16,7 @@ from specanalyze.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.environment import argument, environment_of
 from specanalyze.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.kernels import kernels
+from specanalyze.positions import acceptance_by_position
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.waits import Communication, Waits, communication_of, match
 from specschema.errors import TraceError
@@ -42,6 +43,7 @@ class Measured:
         counted: ranks whose tokens are counted, one a replica.
         kernels: see ``kernels.kernels``.
         waits: collectives across ranks; None with one rank.
+        said_draft_steps: draft steps as the user says, where the recording does not.
     """
 
     trace: Trace
@@ -51,6 +53,7 @@ class Measured:
     counted: tuple[str, ...]
     kernels: pl.DataFrame
     waits: Waits | None
+    said_draft_steps: int | None = None
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -93,11 +96,40 @@ class Measured:
         means = self.matrix(phases).mean(axis=0)
         return {p: dict(zip(BUCKETS, row.tolist(), strict=True)) for p, row in zip(phases, means, strict=True)}
 
+    def communication(self, phase: str) -> pl.DataFrame | None:
+        """Waiting and transfer of the communication kernels in each replay of a phase, mean over the ranks (rule D4).
+
+        Returns:
+            window, replay, wait_ns, transfer_ns in order of time; None where nothing could be matched across ranks.
+        """
+        if self.waits is None or not self.waits.collectives.height:
+            return None
+        ranks = len(self.breakdown.ranks)
+        mine = self.waits.collectives.filter(
+            pl.col("phase") == phase, pl.col("replay").is_not_null(), ~pl.col("voided")
+        )
+        if not mine.height:
+            return None
+        return (
+            mine.group_by("window", "replay")
+            .agg((pl.col(c).sum() / ranks).alias(c) for c in ("wait_ns", "transfer_ns"))
+            .sort("window", "replay")
+        )
+
+    def transfer_share(self, phase: str) -> float | None:
+        """Transfer's share of a phase's communication time; None where it is unknown."""
+        table = self.communication(phase)
+        if table is None:
+            return None
+        wait, transfer = float(table["wait_ns"].sum()), float(table["transfer_ns"].sum())
+        return transfer / (wait + transfer) if wait + transfer else None
+
     def phase_ns(self, phase: str) -> float:
         """Mean ns of a phase a cycle; 0 for a phase it does not have."""
         return sum(self.mean_ns().get(phase, {}).values())
 
-    def _decoding(self) -> pl.DataFrame:
+    def decoding(self) -> pl.DataFrame:
+        """Cycles of the counted ranks that verify (or decode, in a plain recording)."""
         mine = pl.col("rank").is_in(list(self.counted))
         modes = SPECULATING if self.speculating else ("decode",)
         return self.cycles.filter(mine, pl.col("mode").is_in(list(modes)))
@@ -105,7 +137,7 @@ class Measured:
     def steps_ns(self, traced: bool) -> Floats:
         """Start-to-start times of decode cycles inside windows (``traced``) or outside, in order of time."""
         where = pl.col("window").is_not_null() if traced else pl.col("window").is_null()
-        steps = self._decoding().filter(where).get_column("step_ns").drop_nulls()
+        steps = self.decoding().filter(where).get_column("step_ns").drop_nulls()
         return np.asarray(steps.to_numpy(), dtype=np.float64)
 
     @property
@@ -141,7 +173,7 @@ class Measured:
     @property
     def tokens_per_cycle(self) -> float | None:
         """Tokens committed a cycle by all replicas; None where the recording does not know them."""
-        known = self._decoding().filter(pl.col("tokens").is_not_null())
+        known = self.decoding().filter(pl.col("tokens").is_not_null())
         if not known.height:
             return 1.0 if not self.speculating else None
         return float(known.group_by("rank").agg(pl.col("tokens").mean()).get_column("tokens").sum())
@@ -149,7 +181,7 @@ class Measured:
     @property
     def accept_length(self) -> float | None:
         """Tokens committed a request and verify step (rule D8)."""
-        known = self._decoding().select(pl.col("accept_lengths").explode(empty_as_null=True)).drop_nulls()
+        known = self.decoding().select(pl.col("accept_lengths").explode(empty_as_null=True)).drop_nulls()
         return float(known.to_series().cast(pl.Float64).mean() or 0.0) if known.height else None  # type: ignore[arg-type]
 
     @property
@@ -160,30 +192,38 @@ class Measured:
     @property
     def batch_size(self) -> float:
         """Mean batch of its decode cycles; 1 where the recording does not say."""
-        known = self._decoding().get_column("batch_size").drop_nulls()
+        known = self.decoding().get_column("batch_size").drop_nulls()
         return float(known.cast(pl.Float64).mean() or 1.0) if known.len() else 1.0  # type: ignore[arg-type]
 
     @property
     def draft_tokens(self) -> int | None:
         """Draft tokens that a verify step checks for each request (the most, where it adapts)."""
-        known = self._decoding().get_column("draft_tokens").drop_nulls()
+        known = self.decoding().get_column("draft_tokens").drop_nulls()
         return int(known.max()) if known.len() else None  # type: ignore[arg-type]
 
     @property
     def draft_steps(self) -> int | None:
         """Draft steps a cycle: the server's argument, else the draft tokens of a chain."""
-        said = argument(self.environment, *STEP_ARGUMENTS)
-        if isinstance(said, (int, str)) and str(said).isdigit():
-            return int(said)
-        return self.draft_tokens
+        if self.said_draft_steps is not None:
+            return self.said_draft_steps
+        said = _count(argument(self.environment, *STEP_ARGUMENTS))
+        return said if said is not None else self.draft_tokens
 
     @property
     def verify_tokens(self) -> float | None:
-        """Tokens that the target scores a cycle: for each request the draft tokens and the one already committed."""
+        """Tokens that the target scores a cycle: for each request the draft tokens and the one already committed.
+
+        Where cycles do not record it: by the server's argument, else as many as a chain of the draft steps has.
+        """
         if not self.speculating:
             return self.batch_size
-        known = self._decoding().select((pl.col("draft_tokens") + 1) * pl.col("batch_size").fill_null(1)).drop_nulls()
-        return float(known.to_series().cast(pl.Float64).mean()) if known.height else None  # type: ignore[arg-type]
+        known = self.decoding().select((pl.col("draft_tokens") + 1) * pl.col("batch_size").fill_null(1)).drop_nulls()
+        if known.height:
+            return float(known.to_series().cast(pl.Float64).mean())  # type: ignore[arg-type]
+        said = _count(argument(self.environment, "speculative_num_draft_tokens"))
+        if said is not None:
+            return said * self.batch_size
+        return (self.draft_steps + 1) * self.batch_size if self.draft_steps is not None else None
 
     def acceptance(self) -> Floats:
         """Share of verify steps that accepted at least k draft tokens, k = 1, 2, ...; only steps that drafted k count.
@@ -193,22 +233,25 @@ class Measured:
         return acceptance_of([self])
 
     def accepts(self) -> pl.DataFrame:
-        """One row a request and verify step: drafted, accepted."""
-        rows = self._decoding().filter(pl.col("accepted_draft_tokens").is_not_null())
-        drafted = pl.col("draft_tokens").fill_null(self.draft_steps or 0)
+        """One row a request and verify step: drafted (the depth of the draft, not the size of its tree), accepted."""
+        rows = self.decoding().filter(pl.col("accepted_draft_tokens").is_not_null())
+        steps = self.draft_steps
+        drafted = pl.min_horizontal("draft_tokens", pl.lit(steps)).cast(pl.Int64)  # of a null and a number: the number
         return (
             rows.select(drafted.alias("drafted"), pl.col("accepted_draft_tokens").alias("accepted"))
             .explode("accepted", empty_as_null=True)
-            .drop_nulls()
+            .drop_nulls("accepted")
         )
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else None
 
 
 def acceptance_of(recordings: Sequence[Measured]) -> Floats:
     """Acceptance by position over several recordings taken together (see ``Measured.acceptance``)."""
     rows = pl.concat([m.accepts() for m in recordings])
-    drafted, accepted = rows.get_column("drafted").to_numpy(), rows.get_column("accepted").to_numpy()
-    deepest = int(drafted.max()) if len(drafted) else 0
-    return np.array([float((accepted[drafted >= k] >= k).mean()) for k in range(1, deepest + 1)])
+    return acceptance_by_position(rows).get_column("cumulative").to_numpy().astype(np.float64)
 
 
 def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measured:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import typer
 
-MODULES: Final = ("breakdown", "accept", "layers", "kernels", "ranks", "validate", "env", "import_trace", "compare")
+MODULES: Final = (
+    "breakdown",
+    "phases",
+    "accept",
+    "layers",
+    "kernels",
+    "ranks",
+    "validate",
+    "env",
+    "import_trace",
+    "compare",
+    "sweep",
+)
 """Modules of commands, in the order of ``--help``. Each has ``register(app)`` and imports nothing heavy at its top."""
 
 

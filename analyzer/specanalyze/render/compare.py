@@ -39,10 +39,10 @@ def draw(result: Comparison) -> None:
 
 
 def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
-    indent = {"cycle": "", "phase": "", "bucket": "  "}
+    indent = {"cycle": "", "phase": "", "bucket": "  ", "part": "    of communication: "}
     rows: list[list[str | Text]] = []
     for r in frame.iter_rows(named=True):
-        label = {"cycle": "cycle", "phase": r["phase"], "bucket": r["bucket"]}[r["scope"]]
+        label = {"cycle": "cycle", "phase": r["phase"]}.get(r["scope"], r["bucket"])
         if r["scope"] == "phase" and r["phase"] == "cycle":
             label = "rest of the cycle"
         bounds = "–" if r["low_ns"] is None else f"{_signed(r['low_ns'])} .. {_signed(r['high_ns'])}"

@@ -1,0 +1,86 @@
+"""``specanalyze sweep``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+from specanalyze.commands.recording_arguments import recordings_among
+
+
+def sweep(
+    recordings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECORDING...",
+            help="Recordings at several settings: files, folders, or quoted patterns; rank files of one recording are put together.",
+            show_default=False,
+        ),
+    ],
+    over: Annotated[
+        str,
+        typer.Option(
+            "--over", metavar="NAME", help="draft_steps, batch_size (within recordings), or a server argument."
+        ),
+    ] = "draft_steps",
+    values: Annotated[
+        str | None,
+        typer.Option(
+            "--values",
+            metavar="A,B,...",
+            help="The setting of each recording, where they do not say it.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """Which setting is best: fixed and per-token cost of verify, tok/s measured and predicted for every step count.
+
+    Examples:
+
+      specanalyze sweep steps1/ steps2/ steps3/ steps5/
+
+      specanalyze sweep batches.parquet --over batch_size
+
+      specanalyze sweep e2_rank*.json.gz e5_rank*.json.gz --values 2,5
+    """
+    mapping = phase_map_of(phase_map)
+    traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]
+    from specanalyze.render.terminal import warn
+    from specanalyze.sweep import sweep as run
+    from specanalyze.sweep import sweep_json
+
+    result = run(traces, over, None if values is None else [v.strip() for v in values.split(",")], mapping)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(result.points, output, force)
+    if json:
+        emit_json(sweep_json(result))
+    elif output is None:
+        from specanalyze.render.sweep import draw
+
+        draw(result)
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(sweep)

@@ -1,0 +1,132 @@
+"""A sweep as a person reads it: the points, the line through verify, tok/s by step count, the best setting."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+from specanalyze.sweep import DRAFT_STEPS, Sweep
+
+_FLAT_NS = 1000.0
+"""A slope below one microsecond a token is shown as none."""
+
+
+def draw(result: Sweep) -> None:
+    """Print the sweep."""
+    out = console()
+    out.print(_points(result))
+    out.print()
+    if result.fit.height:
+        out.print(_fit(result))
+        out.print()
+    if result.predictions.height:
+        out.print(_predictions(result))
+        out.print()
+    notes(out, _facts(result))
+
+
+def _number(value: float | None, decimals: int = 1) -> str:
+    return "–" if value is None else f"{value:.{decimals}f}"
+
+
+def _points(result: Sweep) -> object:
+    columns = [
+        (result.over.replace("_", " "), "right"),
+        ("tokens", "right"),
+        ("draft ms", "right"),
+        ("verify ms", "right"),
+        ("extend ms", "right"),
+        ("cycle ms", "right"),
+        ("accept length", "right"),
+        ("tok/s", "right"),
+        ("99% bounds", "right"),
+        ("", "left"),
+        ("recording", "left"),
+    ]
+    most = max((p or 0.0 for p in result.points["tokens_per_second"]), default=0.0)
+    rows: list[list[str | Text]] = []
+    for r in result.points.iter_rows(named=True):
+        speed = r["tokens_per_second"]
+        bounds = "–" if r["low"] is None else f"{r['low']:.1f} .. {r['high']:.1f}"
+        name = r["recording"]
+        rows.append(
+            [
+                r["x"],
+                "–" if r["tokens"] is None else f"{r['tokens']:g}",
+                milliseconds(r["draft_ns"]),
+                milliseconds(r["verify_ns"]),
+                milliseconds(r["draft_extend_ns"]),
+                milliseconds(r["step_ns"]),
+                _number(r["accept_length"], 2),
+                Text(_number(speed), style="bold green" if r["x"] == result.best else ""),
+                bounds,
+                share_bar(speed / most if speed and most else None, 10),
+                name if len(name) <= 32 else "..." + name[-29:],
+            ]
+        )
+    return table(f"sweep over {result.over.replace('_', ' ')}", columns, rows)
+
+
+def _fit(result: Sweep) -> object:
+    columns = [("verify", "left"), ("fixed ms", "right"), ("99% bounds", "right"), ("share", "right"), ("", "left")]
+    columns += [("ms a token", "right"), ("99% bounds", "right")]
+    rows: list[list[str | Text]] = []
+    for r in result.fit.iter_rows(named=True):
+        flat = abs(r["slope_ns"]) < _FLAT_NS
+        rows.append(
+            [
+                r["bucket"],
+                milliseconds(r["fixed_ns"]),
+                _bounds(r["fixed_low_ns"], r["fixed_high_ns"]),
+                percent(r["fixed_share"]),
+                share_bar(r["fixed_share"]),
+                "0.000" if flat else milliseconds(r["slope_ns"]),
+                _bounds(r["slope_low_ns"], r["slope_high_ns"]),
+            ]
+        )
+    return table(f"verify = fixed + slope x tokens, through {result.fit_points} points", columns, rows)
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "–"
+    return f"{low / 1e6 + 0.0:.3f} .. {high / 1e6 + 0.0:.3f}"
+
+
+def _predictions(result: Sweep) -> object:
+    columns = [
+        ("draft steps", "right"),
+        ("accept length", "right"),
+        ("cycle ms", "right"),
+        ("predicted tok/s", "right"),
+        ("measured tok/s", "right"),
+    ]
+    rows = [
+        [
+            str(r["draft_steps"]),
+            _number(r["accept_length"], 3),
+            milliseconds(r["cycle_ns"]),
+            _number(r["predicted"]),
+            _number(r["measured"]),
+        ]
+        for r in result.predictions.iter_rows(named=True)
+    ]
+    return table("by step count: cycle on its line, accept length from acceptance by position", columns, rows)
+
+
+def _facts(result: Sweep) -> list[str]:
+    said = []
+    if result.best is not None:
+        by_x = {r["x"]: r["tokens_per_second"] for r in result.points.iter_rows(named=True)}
+        what = "draft steps" if result.over == DRAFT_STEPS else result.over.replace("_", " ")
+        line = f"best: {what} {result.best}, {by_x[result.best]:.0f} tok/s"
+        if result.margin is not None:
+            noise = "beyond noise" if result.clear else "within noise: take the cheaper one, or record both longer"
+            line += f", {result.margin:.1%} above the next ({result.next_best}, {by_x[result.next_best]:.1f} tok/s), {noise}"
+        said.append(line)
+    else:
+        said.append("tok/s is unknown: accepts are not recorded; record with the collector")
+    said.append(
+        "verify and its buckets: traced cycles, mean over cycles and ranks; cycle and tok/s: untraced cycles where there are any"
+    )
+    return said
