@@ -108,7 +108,7 @@ def read_events(
         )
     base_ns = _integer(text.metadata.get("baseTimeNanoseconds")) or 0
     events = events.with_columns(
-        pl.col("pid").fill_null(main_thread(events)[0]),
+        pl.col("pid").fill_null(pl.lit(main_thread(events)[0], dtype=pl.Int64)),
         start_ns=pl.col("ts_ns").fill_null(0) + base_ns,
         rank=pl.lit(rank),
         window=pl.lit(0),
