@@ -99,7 +99,7 @@ def accepts_of_trace(trace: Trace, phase_map: Mapping[str, str] | None = None) -
         requests.append(request_rows(rank))
     cycles = pl.concat(tables)
     chosen = cycles.filter(pl.col("rank").is_in(replicas(trace, cycles)))
-    steps, excluded = _pairs(chosen)
+    steps, excluded = verify_steps_of(chosen)
     if not steps.height:
         raise TraceError(_nothing(trace, cycles, excluded))
     result = Accepts(
@@ -230,7 +230,7 @@ def accept_json(result: Accepts) -> dict[str, Any]:
     }
 
 
-def _pairs(cycles: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+def verify_steps_of(cycles: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     """Verify steps of the cycles, and how many (request, step) pairs are none, by kind."""
     lists = [pl.col(c).list.len() for c in ("accept_lengths", "request_ids", "accepted_draft_tokens")]
     size = pl.coalesce(*lists, pl.col("batch_size"), pl.lit(1)).clip(lower_bound=1)

@@ -1,0 +1,166 @@
+"""``phases`` in the terminal: device and host side by side, the true clock beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.text import Text
+
+from specanalyze.pace import Pace
+from specanalyze.phases_report import TOTAL, PhaseReport
+from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+
+RANKS = 4
+"""More ranks than this: only the first is drawn; --output writes all."""
+
+ROWS = 40
+"""Longer tables are cut here; --output writes all of it."""
+
+
+def draw(report: PhaseReport, frame: pl.DataFrame, by: str) -> None:
+    """Print the report."""
+    out = console()
+    said = list(report.notes)
+    if by == "cycle":
+        _draw_cycles(out, report, frame)
+    elif by == "request":
+        _draw_requests(out, frame)
+    else:
+        keys = list(report.breakdown)
+        shown = keys if len(keys) <= RANKS else keys[:1]
+        for key in shown:
+            _draw_rank(out, key, frame.filter(pl.col("rank") == key))
+            out.print()
+        if len(shown) < len(keys):
+            said.append(f"{len(keys) - 1} more ranks: --output FILE.csv writes them all")
+    if by != "cycle":
+        out.print(_speed(report))
+    if frame.height > ROWS and by != "rank":
+        said.append(f"{frame.height - ROWS} more rows: --output FILE.csv writes them all")
+    notes(out, said)
+
+
+def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
+    views = {view: rows.filter(pl.col("view") == view) for view in ("device", "host", "untraced")}
+    counts = {view: int(found["cycles"][0]) for view, found in views.items() if found.height}
+    main = next((v for v in ("device", "untraced", "host") if views[v].height), None)
+    if main is None:
+        return
+    order = list(dict.fromkeys(views[main]["phase"].to_list() + rows["phase"].to_list()))
+    order.sort(key=lambda p: p == TOTAL)
+    cells: list[list[str | Text]] = []
+    for phase in order:
+        got = {view: found.filter(pl.col("phase") == phase).to_dicts() for view, found in views.items()}
+        row: dict[str, Any] = got[main][0] if got[main] else {}
+        label = {"draft_extend": "draft extend", TOTAL: "cycle"}.get(phase, phase)
+        bar = Text("") if phase == TOTAL else share_bar(row.get("share"))
+        cell: list[str | Text] = [label, milliseconds(row.get("mean_ns")), percent(row.get("share")), bar]
+        cell += [milliseconds(row.get(q)) for q in ("median_ns", "p10_ns", "p90_ns")]
+        for view in ("host", "untraced"):
+            if view in counts and view != main:
+                cell.append(milliseconds(got[view][0]["median_ns"]) if got[view] else "–")
+        cells.append(cell)
+    title = {"device": "device view", "host": "host view", "untraced": "host view, untraced"}
+    columns = [
+        (f"rank {key}", "left"),
+        ("mean ms", "right"),
+        ("share", "right"),
+        ("", "left"),
+        ("median", "right"),
+        ("p10", "right"),
+        ("p90", "right"),
+    ]
+    columns += [
+        (f"{name} median", "right")
+        for view, name in (("host", "host"), ("untraced", "untraced host"))
+        if view in counts and view != main
+    ]
+    said = ", ".join(f"{title[v]}: {n} cycles" for v, n in counts.items())
+    out.print(table("Cycle by phase, ms", columns, cells, caption=said))
+
+
+def _speed(report: PhaseReport) -> Any:
+    rows: list[list[str]] = []
+    for name, pace in (("untraced", report.untraced), ("traced (distorted by observing)", report.traced)):
+        if pace.cycles:
+            rows.append([name, *_pace_cells(pace)])
+    columns = [
+        ("cycles", "left"),
+        ("counted", "right"),
+        ("median ms", "right"),
+        ("tok/s", "right"),
+        ("a request", "right"),
+        ("inter-token ms p50", "right"),
+        ("p90", "right"),
+        ("p99", "right"),
+    ]
+    length = "not recorded" if report.accept_length is None else f"{report.accept_length:.3f}"
+    return table(f"Speed, accept length {length}", columns, rows)
+
+
+def _pace_cells(pace: Pace) -> list[str]:
+    latency = pace.inter_token_ns or (None, None, None)
+    return [
+        str(pace.cycles),
+        milliseconds(pace.step_ns[1] if pace.step_ns else None),
+        "–" if pace.tok_s is None else f"{pace.tok_s:.1f}",
+        "–" if pace.tok_s_request is None else f"{pace.tok_s_request:.1f}",
+        *(milliseconds(v) for v in latency),
+    ]
+
+
+def _draw_cycles(out: Console, report: PhaseReport, frame: pl.DataFrame) -> None:
+    names = [p for p in (*report.phases, "other") if f"device_{p}_ns" in frame.columns]
+    columns = [
+        ("rank", "left"),
+        ("cycle", "right"),
+        ("window", "right"),
+        ("mode", "left"),
+        ("step ms", "right"),
+        ("tokens", "right"),
+    ]
+    columns += [(f"{p.replace('_', ' ')} {view}", "right") for p in names for view in ("device", "host")]
+    rows = [
+        [
+            row["rank"],
+            *("–" if row[c] is None else str(row[c]) for c in ("cycle", "window", "mode")),
+            milliseconds(row["step_ns"]),
+            "–" if row["tokens"] is None else str(row["tokens"]),
+            *(milliseconds(row[f"{view}_{p}_ns"]) for p in names for view in ("device", "host")),
+        ]
+        for row in frame.head(ROWS).to_dicts()
+    ]
+    out.print(table("Cycles, ms", columns, rows))
+
+
+def _draw_requests(out: Console, frame: pl.DataFrame) -> None:
+    columns = [
+        ("request", "left"),
+        ("cycles", "right"),
+        ("tokens", "right"),
+        ("accept length", "right"),
+        ("tok/s", "right"),
+        ("step ms", "right"),
+        ("p10", "right"),
+        ("p90", "right"),
+        ("inter-token ms p50", "right"),
+        ("p90", "right"),
+        ("p99", "right"),
+        ("clock", "left"),
+    ]
+    rows = [
+        [
+            row["request"],
+            str(row["cycles"]),
+            str(row["tokens"]),
+            "–" if row["accept_length"] is None else f"{row['accept_length']:.3f}",
+            f"{row['tok_s']:.1f}",
+            *(milliseconds(row[f"step_{q}_ns"]) for q in ("median", "p10", "p90")),
+            *(milliseconds(row[f"inter_token_{q}_ns"]) for q in ("p50", "p90", "p99")),
+            "traced" if row["traced"] else "untraced",
+        ]
+        for row in frame.head(ROWS).to_dicts()
+    ]
+    out.print(table("Requests", columns, rows))
