@@ -10,7 +10,7 @@ from torch import nn
 from speccollect.demo.config import POSITION_LAG, DemoConfig
 from speccollect.demo.kv_cache import CacheRows
 from speccollect.demo.layers import Attention, ColumnParallelLinear, GatedMLP, RMSNorm, RotaryEmbedding
-from speccollect.demo.model import TargetModel
+from speccollect.demo.model import TargetModel, at_places
 from speccollect.demo.parallel import TensorParallel
 from speccollect.demo.weights import (
     AMPLITUDE,
@@ -73,32 +73,32 @@ class DraftModel(nn.Module):
         self.sampler = target.sampler
         self.parallel = parallel
 
-    def fuse(self, features: torch.Tensor) -> torch.Tensor:
-        """The target's features [..., 3 * hidden] -> the hidden state that ``forward`` takes, [..., hidden]."""
-        fused: torch.Tensor = self.fc(features)
-        return fused
-
     def forward(
-        self, tokens: torch.Tensor, hidden: torch.Tensor, lengths: torch.Tensor, cache: CacheRows
-    ) -> torch.Tensor:
+        self,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor,
+        lengths: torch.Tensor,
+        cache: CacheRows,
+        places: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """One pass over tokens and the hidden states that led to them.
 
         Args:
             tokens: int64 [batch, tokens].
-            hidden: [batch, tokens, hidden]: fused features of the target, or the draft's own output where it runs ahead.
+            hidden: the target's features, [batch, tokens, 3 * hidden], or where the draft runs ahead its own hidden
+                states, [batch, tokens, hidden].
             lengths: int64 [batch], entries that each row of the draft's cache holds already.
             cache: the batch's rows of the draft's cache.
+            places: int64 [batch, n], which of the tokens to propose a successor for; None: all.
 
         Returns:
-            Hidden states [batch, tokens, hidden], for ``next_tokens`` and for the next pass.
+            Proposed tokens, int64 [batch, n], and the hidden states they come from, [batch, n, hidden].
         """
+        if hidden.shape[-1] == self.fc.weight.shape[1]:
+            hidden = self.fc(hidden)
         x = self.input_proj(torch.cat((self.embed_tokens(tokens), hidden), dim=-1))
         step = self.rotary_emb(lengths, tokens.shape[1], cache)
         x = x + self.self_attn(self.input_layernorm(x), step)
-        out: torch.Tensor = x + self.parallel.all_reduce(self.mlp(self.post_attention_layernorm(x)))
-        return out
-
-    def next_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [..., hidden] -> proposed tokens, int64 [...]."""
-        tokens: torch.Tensor = self.sampler(self.lm_head(self.norm(hidden)))
-        return tokens
+        x = x + self.parallel.all_reduce(self.mlp(self.post_attention_layernorm(x)))
+        x = at_places(x, places)
+        return self.sampler(self.lm_head(self.norm(x))), x

@@ -78,9 +78,10 @@ class Ranks:
             RuntimeError: a rank did not end well.
         """
         self.store.set("over", "")
+        deadline = time.monotonic() + _EXIT_SECONDS
         for rank, process in enumerate(self.processes):
             try:
-                status = process.wait(timeout=_EXIT_SECONDS)
+                status = process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 # Its results are in and its files are closed; only a library's clean-up hangs.
                 logger.warning("rank %d of the embedded engine did not end by itself and was killed", rank)

@@ -99,7 +99,7 @@ class TargetModel(nn.Module):
         self.sampler = GreedySampler(parallel)
 
     def forward(
-        self, tokens: torch.Tensor, lengths: torch.Tensor, cache: CacheRows
+        self, tokens: torch.Tensor, lengths: torch.Tensor, cache: CacheRows, places: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run tokens behind those that the cache holds, and add them to it.
 
@@ -107,10 +107,11 @@ class TargetModel(nn.Module):
             tokens: int64 [batch, tokens].
             lengths: int64 [batch], tokens that each row of the cache holds already.
             cache: the batch's rows.
+            places: int64 [batch, n], which of the tokens to choose a successor for; None: all.
 
         Returns:
-            Normalised hidden states [batch, tokens, hidden] for ``next_tokens``, and the features that the draft model is
-            conditioned on, [batch, tokens, 3 * hidden].
+            The most likely next tokens, int64 [batch, n], and the features that the draft model is conditioned on,
+            [batch, tokens, 3 * hidden].
         """
         x = self.embed_tokens(tokens)
         step = self.rotary_emb(lengths, tokens.shape[1], cache)
@@ -119,9 +120,11 @@ class TargetModel(nn.Module):
             x = layer(x, step)
             outputs.append(x)
         features = torch.cat([outputs[n] for n in self.feature_layers], dim=-1)
-        return self.norm(x), features
+        return self.sampler(self.lm_head(self.norm(at_places(x, places)))), features
 
-    def next_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Normalised hidden states [..., hidden] -> most likely next tokens, int64 [...]."""
-        tokens: torch.Tensor = self.sampler(self.lm_head(hidden))
-        return tokens
+
+def at_places(hidden: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """The rows [batch, n, hidden] of [batch, tokens, hidden] at ``places`` (int64 [batch, n]); None: all."""
+    if places is None:
+        return hidden
+    return hidden.gather(1, places[:, :, None].expand(-1, -1, hidden.shape[-1]))

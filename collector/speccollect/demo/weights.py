@@ -110,7 +110,8 @@ def write_position_heads(qkv: torch.Tensor, config: DemoConfig, lags: tuple[int,
     angle = frequencies(dim, qkv.device)
     half = dim // 2
     # Neighbours differ by the sum of 1 - cos(angle) over the pairs; the product of query and key gives the sharpness its scale.
-    amplitude = (sharpness / float((1 - torch.cos(angle)).sum()) * dim**0.5) ** 0.5
+    drop = float((1 - torch.cos(frequencies(dim, torch.device("cpu")))).sum())
+    amplitude = (sharpness / drop * dim**0.5) ** 0.5
     body = (config.hidden - RESERVED + 2 * AMPLITUDE**2) / config.hidden
     feature = AMPLITUDE / body**0.5
     for head, lag in enumerate(lags):

@@ -92,16 +92,15 @@ class SpeculativeWorker:
         state = self.state
         tokens = torch.tensor([prompt], dtype=torch.int64, device=self.device)
         nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
-        hidden, features = self.target(tokens, nothing, self.target_cache.rows(row, 1))
-        first = self.target.next_tokens(hidden[:, -1])
+        place = torch.full_like(nothing[:, None], len(prompt) - 1)
+        first, features = self.target(tokens, nothing, self.target_cache.rows(row, 1), place)
         state.lengths[row] = len(prompt)
-        state.last_token[row : row + 1].copy_(first)
+        state.last_token[row : row + 1].copy_(first[:, 0])
         if self.speculate:
-            shifted = torch.cat((tokens[:, 1:], first[:, None]), dim=1)
-            fused = self.draft_model.fuse(features)
-            out = self.draft_model(shifted, fused, nothing, self.draft_cache.rows(row, 1))[:, -1]
-            state.draft_hidden[row : row + 1].copy_(out)
-            state.drafts[row : row + 1, 0].copy_(self.draft_model.next_tokens(out))
+            shifted = torch.cat((tokens[:, 1:], first), dim=1)
+            proposed, hidden = self.draft_model(shifted, features, nothing, self.draft_cache.rows(row, 1), place)
+            state.draft_hidden[row : row + 1].copy_(hidden[:, 0])
+            state.drafts[row : row + 1, :1].copy_(proposed)
         return int(first.item())
 
     def draft(self, count: int, graph_size: int | None) -> None:
@@ -142,36 +141,38 @@ class SpeculativeWorker:
         hidden = state.draft_hidden[:count, None]
         for step in range(1, self.config.steps):
             # The draft's cache holds as many entries as the target's; each step ahead adds one, which draft_extend writes over.
-            hidden = self.draft_model(
-                state.drafts[:count, step - 1 : step], hidden, state.lengths[:count] + (step - 1), cache
-            )
-            state.drafts[:count, step : step + 1].copy_(self.draft_model.next_tokens(hidden))
+            lengths = state.lengths[:count] + (step - 1)
+            proposed, hidden = self.draft_model(state.drafts[:count, step - 1 : step], hidden, lengths, cache)
+            state.drafts[:count, step : step + 1].copy_(proposed)
 
     def _verify(self, count: int) -> None:
         state = self.state
         tokens = torch.cat((state.last_token[:count, None], state.drafts[:count]), dim=1)
-        hidden, features = self.target(tokens, state.lengths[:count], self.target_cache.rows(0, count))
+        verified, features = self.target(tokens, state.lengths[:count], self.target_cache.rows(0, count))
         state.features[:count].copy_(features)
-        verified = self.target.next_tokens(hidden)
         state.verified[:count].copy_(verified)
         accepted = accepted_drafts(state.drafts[:count], verified)
         state.outcome[:count].copy_(torch.cat((accepted[:, None], verified), dim=1))
 
     def _draft_extend(self, count: int) -> None:
         state = self.state
+        accepted = state.accepted[:count, None]
         # All steps + 1 places, so that the shape never depends on what was accepted: places behind the accepted ones look
         # at nothing that comes later, nobody reads them, and the next cycle writes over their cache entries.
-        fused = self.draft_model.fuse(state.features[:count])
-        out = self.draft_model(state.verified[:count], fused, state.lengths[:count], self.draft_cache.rows(0, count))
-        accepted = state.accepted[:count, None]
-        last = out.gather(1, accepted[:, :, None].expand(-1, 1, out.shape[-1]))
-        state.draft_hidden[:count].copy_(last[:, 0])
-        state.drafts[:count, :1].copy_(self.draft_model.next_tokens(last))
+        proposed, hidden = self.draft_model(
+            state.verified[:count],
+            state.features[:count],
+            state.lengths[:count],
+            self.draft_cache.rows(0, count),
+            accepted,
+        )
+        state.draft_hidden[:count].copy_(hidden[:, 0])
+        state.drafts[:count, :1].copy_(proposed)
         state.last_token[:count].copy_(state.verified[:count].gather(1, accepted)[:, 0])
         state.advance(count, accepted[:, 0] + 1)
 
     def _decode(self, count: int) -> None:
         state = self.state
-        hidden, _ = self.target(state.last_token[:count, None], state.lengths[:count], self.target_cache.rows(0, count))
-        state.last_token[:count].copy_(self.target.next_tokens(hidden)[:, 0])
+        tokens, _ = self.target(state.last_token[:count, None], state.lengths[:count], self.target_cache.rows(0, count))
+        state.last_token[:count].copy_(tokens[:, 0])
         state.advance(count, torch.ones_like(state.lengths[:count]))
