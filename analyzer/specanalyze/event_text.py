@@ -284,8 +284,10 @@ class EventText(Generic[T]):
         events = self._whole(fixed)
         if events is None and not self._salvage:
             raise self._fault(text, fault)
+        if events is None:
+            return self._whole_rows(text)
         self.repairs += counts
-        return self._whole_rows(fixed) if events is None else events
+        return events
 
     def _whole_rows(self, text: bytes) -> list[T]:
         """Events of the rows that decode; the others are counted. Only for salvaging."""
@@ -294,8 +296,13 @@ class EventText(Generic[T]):
         i = 0
         while i + 1 < len(bounds):
             for j in range(i + 1, min(i + 1 + _SALVAGE_JOIN, len(bounds))):
-                row = self._whole(text[bounds[i] : bounds[j]])
+                piece = text[bounds[i] : bounds[j]]
+                row, counts = self._whole(piece), Counter[str]()
+                if row is None:
+                    fixed, counts = json_repair.repaired(piece)
+                    row = self._whole(fixed)
                 if row is not None:
+                    self.repairs += counts
                     events += row
                     i = j
                     break

@@ -131,7 +131,7 @@ def environment(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "hip_runtime": metadata.get("hip_runtime_version"),
         "nccl": (info or {}).get("nccl_version"),
     }
-    return {key: value for key, value in known.items() if value}
+    return {key: value for key, value in known.items() if value and value != "unknown"}
 
 
 def process_groups(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
