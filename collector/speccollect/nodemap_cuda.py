@@ -1,0 +1,173 @@
+"""The CUDA graph that is being captured, read through the CUDA runtime: how many nodes, of which types, which kernels.
+
+Needs NVIDIA's ``cuda-bindings`` (12 or 13), which current torch wheels bring along. Counting costs about a microsecond and
+lists nothing; the nodes are listed once, at the capture's end, in the order of their creation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+logger: Final = logging.getLogger("speccollect")
+
+NODE_TYPES: Final = {
+    0: "kernel",
+    1: "memcpy",
+    2: "memset",
+    3: "host",
+    4: "graph",
+    5: "empty",
+    6: "event_wait",
+    7: "event_record",
+    8: "semaphore_signal",
+    9: "semaphore_wait",
+    10: "mem_alloc",
+    11: "mem_free",
+    12: "batch_mem_op",
+    13: "conditional",
+}
+"""cudaGraphNodeType of the CUDA runtime -> ``node_type``."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of a graph."""
+
+    type: str
+    """``kernel``, ``memcpy``, ``event_record``, ...; see NODE_TYPES."""
+    kernel: str | None = None
+    """Name of the kernel as profilers show it (demangled); None for other types, and where the driver doesn't tell."""
+    cupti_id: int | None = None
+    """CUPTI's id of the node, where it was asked for: its ordinal in the low 32 bits, its graph's id above them."""
+
+
+class GraphReader(Protocol):
+    """A graph while it is captured."""
+
+    def count(self) -> int:
+        """Nodes so far."""
+
+    def nodes(self) -> list[Node]:
+        """All nodes in creation order."""
+
+
+class CapturedGraph:
+    """The graph that torch's current stream is being captured into. Valid until the capture ends."""
+
+    def __init__(self, *, cupti_ids: bool = False) -> None:
+        """Finds the graph.
+
+        Args:
+            cupti_ids: also ask CUPTI for each node's id (NVIDIA's ``cupti-python``), as its kernel records carry it.
+
+        Raises:
+            ImportError: no cuda-bindings.
+            RuntimeError: the current stream is not being captured, or CUDA refuses.
+        """
+        import torch
+        from cuda.bindings import runtime
+
+        self._runtime = runtime
+        self._cupti_ids = cupti_ids
+        stream = torch.cuda.current_stream().cuda_stream
+        answer = _checked(runtime.cudaStreamGetCaptureInfo(stream), "cudaStreamGetCaptureInfo")
+        status, self._graph = answer[0], answer[2]
+        if status != runtime.cudaStreamCaptureStatus.cudaStreamCaptureStatusActive:
+            raise RuntimeError("the current stream is not being captured")
+
+    def count(self) -> int:
+        return int(_checked(self._runtime.cudaGraphGetNodes(self._graph, numNodes=0), "cudaGraphGetNodes")[-1])
+
+    def nodes(self) -> list[Node]:
+        total = self.count()
+        if total == 0:
+            return []
+        runtime = self._runtime
+        handles = _checked(runtime.cudaGraphGetNodes(self._graph, numNodes=total), "cudaGraphGetNodes")[0][:total]
+        # Asking for a kernel's name may load its module, which a capture in global mode would take for a mistake.
+        relaxed = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
+        previous = _checked(runtime.cudaThreadExchangeStreamCaptureMode(relaxed), "cudaThreadExchangeStreamCaptureMode")
+        try:
+            return [self._node(handle) for handle in handles]
+        finally:
+            runtime.cudaThreadExchangeStreamCaptureMode(previous[0])
+
+    def _node(self, handle: Any) -> Node:
+        number = int(_checked(self._runtime.cudaGraphNodeGetType(handle), "cudaGraphNodeGetType")[0])
+        kind = NODE_TYPES.get(number, f"type_{number}")
+        return Node(kind, _kernel_name(int(handle)) if kind == "kernel" else None, self._cupti_id(int(handle)))
+
+    def _cupti_id(self, handle: int) -> int | None:
+        if not self._cupti_ids:
+            return None
+        from cupti import cupti
+
+        return int(cupti.get_graph_node_id(handle))
+
+
+def _checked(answer: Any, call: str) -> Any:
+    """A binding's answer without its error code.
+
+    Raises:
+        RuntimeError: the call failed.
+    """
+    error, *values = answer
+    if int(error) != 0:
+        raise RuntimeError(f"{call} answered {error!r}")
+    return values
+
+
+def _kernel_name(handle: int) -> str | None:
+    """Name of a kernel node's kernel; None where this driver or binding doesn't tell."""
+    from cuda.bindings import driver
+
+    error, parameters = driver.cuGraphKernelNodeGetParams(driver.CUgraphNode(handle))
+    if int(error) != 0:
+        return None
+    if int(parameters.func):
+        error, name = driver.cuFuncGetName(parameters.func)
+    elif int(parameters.kern):
+        error, name = driver.cuKernelGetName(parameters.kern)
+    else:
+        return None
+    return None if int(error) != 0 or not name else demangled(name.decode(errors="replace"))
+
+
+@functools.lru_cache(maxsize=65536)
+def demangled(name: str) -> str:
+    """A C++ symbol as profilers write it; names that are none stay as they are (Triton's ``_fwd_kernel``)."""
+    library = _cxx_library()
+    if library is None or not name.startswith("_Z"):
+        return name
+    status = ctypes.c_int(0)
+    text = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not text:
+        return name
+    try:
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        _free(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _cxx_library() -> Any:
+    """The C++ runtime that torch has loaded; None where there is none."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+        demangle = library.__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+    demangle.restype = ctypes.c_void_p  # kept as an address, so that it can be freed
+    return library
+
+
+def _free(address: int) -> None:
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free.restype = None
+    free(address)

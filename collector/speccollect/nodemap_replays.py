@@ -1,0 +1,86 @@
+"""Which captured graph each replay ran: host stamps around ``CUDAGraph.replay``, taken only while a window is recorded.
+
+Graphs of several batch sizes have the same number of nodes, so a replay can't be told from its activities alone, and
+profilers of today don't say. A stamp costs half a microsecond on the host; outside windows the method is torch's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import wrapt
+
+from speccollect.nodemap import GRAPHS_MODULE, graph_id_of
+
+CAPACITY: Final = 1 << 16
+"""Replays of one window that are kept; later ones stay unknown."""
+
+UNKNOWN: Final = -1
+
+
+class ReplayStamps:
+    """Stamps of one window. ``start`` and ``stop`` are called on any thread, replays come from one."""
+
+    def __init__(self, capacity: int = CAPACITY, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._begin = np.zeros(capacity, dtype=np.int64)
+        self._end = np.zeros(capacity, dtype=np.int64)
+        self._graph = np.zeros(capacity, dtype=np.int64)
+        self._count = 0
+        self._undo: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Forgets earlier stamps and begins to take new ones; nothing happens in a process without torch."""
+        self._count = 0
+        graph_class: Any = getattr(sys.modules.get(GRAPHS_MODULE), "CUDAGraph", None)
+        original = None if graph_class is None else vars(graph_class).get("replay")
+        if original is None or self._undo is not None:
+            return
+        replacement = wrapt.FunctionWrapper(original, self._stamped)
+        graph_class.replay = replacement
+
+        def undo() -> None:
+            if vars(graph_class).get("replay") is replacement:
+                graph_class.replay = original
+
+        self._undo = undo
+
+    def stop(self) -> None:
+        """Puts torch's own method back; the stamps stay readable."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def _stamped(self, wrapped: Callable[..., Any], graph: Any, args: Any, kwargs: Any) -> Any:
+        slot = self._count
+        if slot >= len(self._begin):
+            return wrapped(*args, **kwargs)
+        self._begin[slot] = self._clock()
+        result = wrapped(*args, **kwargs)
+        self._end[slot] = self._clock()
+        number = graph_id_of(graph)
+        self._graph[slot] = UNKNOWN if number is None else number
+        self._count = slot + 1
+        return result
+
+    def graph_ids(self, launch_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Graph of each launch call.
+
+        Args:
+            launch_ns: starts of cudaGraphLaunch calls on the profiler's clock, which is the host's (a launch lies within
+                its stamps).
+
+        Returns:
+            The captured graph's number for each; UNKNOWN where no stamp encloses the call.
+        """
+        count = self._count
+        if count == 0:
+            return np.full(len(launch_ns), UNKNOWN, dtype=np.int64)
+        slot = np.searchsorted(self._begin[:count], launch_ns, side="right") - 1
+        inside = (slot >= 0) & (launch_ns <= self._end[:count][slot])
+        return np.where(inside, self._graph[:count][slot], UNKNOWN)
