@@ -20,6 +20,7 @@ MODULES: Final = (
     "import_trace",
     "compare",
     "sweep",
+    "whatif",
 )
 """Modules of commands, in the order of ``--help``. Each has ``register(app)`` and imports nothing heavy at its top."""
 

@@ -1,0 +1,167 @@
+"""What other draft steps, or a tree, do to a cycle: draft, verify and accept length follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.draft_length import Lengths, tree_lengths, with_steps
+from specanalyze.line_fit import fit_lines
+from specanalyze.measured import Measured
+from specschema.errors import TraceError
+from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
+
+PER_TOKEN: Final = ("attention", "moe", "gemm", "other_compute")
+"""Buckets of verify that can grow with the tokens it scores."""
+
+Cells = dict[str, dict[str, float]]
+"""Phase -> bucket -> ns a cycle."""
+
+
+@dataclass
+class PredictedCycle:
+    """A cycle being changed.
+
+    Attributes:
+        cells: as predicted.
+        upper: as it would be at worst.
+        lengths: the predicted accept length; None where the changes leave it.
+        assumptions: one line each.
+    """
+
+    cells: Cells
+    upper: Cells
+    lengths: Lengths | None
+    assumptions: list[str] = field(default_factory=list)
+
+    def change(self, phase: str, bucket: str, change: Callable[[float], float]) -> None:
+        for cells in (self.cells, self.upper):
+            if bucket in cells.get(phase, {}):
+                cells[phase][bucket] = change(cells[phase][bucket])
+
+
+def change_draft(
+    m: Measured, state: PredictedCycle, new_steps: int | None, tree: int | None, other: Measured | None
+) -> None:
+    """Other draft steps or a tree: draft, verify and accept length follow."""
+    steps = m.draft_steps
+    if steps is None:
+        raise TraceError(
+            f"{m.trace.name} does not say its draft steps: record with the collector, or give --draft-steps"
+        )
+    tokens = m.verify_tokens
+    if tokens is None:
+        raise TraceError(f"{m.trace.name} does not say how many tokens it verifies: record with the collector")
+    target = new_steps or steps
+    branches = tree or 1
+    _draft_cost(m, state, steps, target)
+    after = (target * branches + 1) * m.batch_size
+    _verify_cost(m, state, tokens, after, other)
+    acceptance = m.acceptance()
+    if not len(acceptance) or m.accept_length is None:
+        state.assumptions.append("acceptance by position is not recorded: accept length and tok/s cannot be predicted")
+        return
+    lengths, said = with_steps(acceptance, target)
+    if branches > 1:
+        lengths, more = tree_lengths(acceptance, target, branches)
+        said += more
+    recorded = 1.0 + float(acceptance[:steps].sum())
+    state.lengths = lengths.scaled(m.accept_length / recorded)
+    state.assumptions += said
+
+
+def _draft_cost(m: Measured, state: PredictedCycle, steps: int, target: int) -> None:
+    forwards = _forwards(m, steps)
+    ratio = (forwards + target - steps) / forwards
+    if ratio == 1.0:
+        return
+    in_graph = m.per_cycle.filter(pl.col("phase") == "draft").get_column("replays").sum() > 0
+    grows = [*DEVICE_BUCKETS, "graph_gap"] if in_graph else list(BUCKETS)
+    for bucket in grows:
+        if bucket in COMMUNICATION_BUCKETS:
+            # Waiting for a late rank happens once a graph, at its first collective; only the transfer comes with each forward.
+            share = m.transfer_share("draft")
+            moving = 1.0 if share is None else share
+            state.change("draft", bucket, lambda ns, moving=moving: ns * (1 - moving + moving * ratio))  # type: ignore[misc]
+        elif bucket != "memcpy":
+            state.change("draft", bucket, lambda ns: ns * ratio)
+    state.assumptions.append(
+        f"draft makes {forwards:g} forwards a cycle now and {forwards + target - steps:g} then; its device time grows with them"
+        + (", its one graph launch does not" if in_graph else ", so does its launch and host time (no graph)")
+        + "; the re-extend stays"
+    )
+
+
+def _forwards(m: Measured, steps: int) -> float:
+    """Forwards of the draft model in the draft phase: its GEMM calls over those of the re-extend, which is one forward.
+
+    SGLang's draft phase has one forward less than steps (the re-extend before made the first draft), vLLM's has all.
+    """
+    calls = m.kernels.filter(pl.col("bucket") == "gemm").group_by("phase").agg(pl.col("count").sum())
+    count = dict(zip(calls["phase"], calls["count"], strict=True))
+    if count.get("draft") and count.get("draft_extend"):
+        ratio = count["draft"] / count["draft_extend"]
+        if steps - 1.3 <= ratio <= steps + 0.3:
+            return max(1.0, float(round(ratio)))
+    return float(max(1, steps))
+
+
+def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float, other: Measured | None) -> None:
+    if after == tokens:
+        return
+    if other is not None and not other.speculating:
+        slopes = _slopes(m, other, tokens)
+        for bucket, slope in slopes.items():
+            if bucket in state.upper.get("verify", {}):
+                state.upper["verify"][bucket] += max(0.0, slope * (after - tokens))
+        state.assumptions.append(
+            f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst it grows by "
+            f"{sum(slopes.values()) / 1e6:.3f} ms a token, as from plain decoding to it; plain decoding runs other kernels, so this "
+            "line is too steep: a second speculating recording is better"
+        )
+        return
+    if other is not None:
+        slopes = _slopes(m, other, tokens)
+        for bucket in BUCKETS:
+            grown = slopes.get(bucket, 0.0) * (after - tokens)
+            state.change("verify", bucket, lambda ns, grown=grown: max(0.0, ns + grown))  # type: ignore[misc]
+        total = sum(slopes.values())
+        state.assumptions.append(
+            f"verify grows by {total / 1e6:+.3f} ms a token, busy time bucket by bucket on the straight line through {other.trace.name}"
+        )
+        return
+    ratio = after / tokens
+    for bucket in PER_TOKEN:
+        if bucket in state.upper.get("verify", {}):
+            state.upper["verify"][bucket] *= max(1.0, ratio)
+    if ratio > 1:
+        state.assumptions.append(
+            f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst its compute grows "
+            f"{ratio:.2f} times (upper bound); a second recording at another token count (--with) replaces this assumption"
+        )
+    else:
+        state.assumptions.append(
+            f"verify takes as long for {after:g} tokens as for {tokens:g} (pessimistic: it can only get shorter); a second "
+            "recording at another token count (--with) replaces this assumption"
+        )
+
+
+def _slopes(m: Measured, other: Measured, tokens: float) -> dict[str, float]:
+    """ns a token for each busy bucket of the target's forward; communication by transfer, because waiting is not its cost."""
+    there = other.verify_tokens
+    if there is None or there == tokens:
+        raise TraceError(
+            f"{other.trace.name} verifies {there or 'an unknown number of'} tokens, {m.trace.name} {tokens:g}: a second recording "
+            "must verify another number of tokens"
+        )
+    cells = [r.matrix((r.main_phase,))[:, 0, :] for r in (m, other)]
+    for r, c in zip((m, other), cells, strict=True):
+        share = r.transfer_share(r.main_phase)
+        if share is not None:
+            c[:, [BUCKETS.index(b) for b in COMMUNICATION_BUCKETS]] *= share
+    lines = fit_lines(np.array([tokens, there]), cells)
+    return {b: line.slope.value for b, line in zip(BUCKETS, lines, strict=True) if b in DEVICE_BUCKETS}
