@@ -14,19 +14,15 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from specanalyze import json_repair
+from specanalyze.event_boundaries import BOUNDARY, COMMA, last_cuts, scan
 from specanalyze.file_text import FileText
 from specschema.errors import TraceError
 
 T = TypeVar("T")
 
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_COMMA: Final = re.compile(rb"\s*,\s*")
 _LIST_END: Final = re.compile(rb"(?:\A|\}\s*,?)\s*\]")
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
-_TRIES: Final = 4
-"""Likely cuts tried before the text is scanned token by token."""
 _EVENT_LIMIT: Final = 64 << 20
 """Text that one event may take."""
 _LONGEST_WORD: Final = 16
@@ -155,14 +151,14 @@ class EventText(Generic[T]):
 
     def _head(self, text: bytes) -> tuple[list[T], int, bool]:
         """Events at the start of ``text``, how many bytes they take, and whether the list of events ended there."""
-        cuts = _last_cuts(text)
+        cuts = last_cuts(text)
         if not cuts:
             return [], 0, False
         for end, after in cuts:
             events = self._whole(text[:end])
             if events is not None:
                 return events, after, False
-        cut, close = _scan(text)
+        cut, close = scan(text)
         if close is not None:
             return self._events(text[:close]), close + 1, True
         if cut is not None:
@@ -209,13 +205,13 @@ class EventText(Generic[T]):
             candidate = (close, footer)
             events = self._whole(text[:close])
             if events is None:
-                if _scan(text[:close])[1] is not None:
+                if scan(text[:close])[1] is not None:
                     continue  # the list of events ended before: this is the end of another list
                 events = self._events(text[:close])
             self.metadata.update(footer)
             yield events
             return
-        close_at = _scan(text)[1]
+        close_at = scan(text)[1]
         if candidate is None and close_at is not None:
             footer = self._footer(text[close_at + 1 :], repair=True)
             if footer is None and not self._source.early_end and text.rstrip()[-1:] in (b"}", b"]"):
@@ -239,11 +235,11 @@ class EventText(Generic[T]):
                 yield events
                 break
         else:
-            cuts = _last_cuts(text)
+            cuts = last_cuts(text)
             if cuts:
                 whole = cuts[0][0]
                 yield self._events(text[:whole])
-        comma = _COMMA.match(text, whole)
+        comma = COMMA.match(text, whole)
         whole = comma.end() if whole and comma else whole
         self.lost.append(
             f"{self._name} ends early: everything up to byte {self._byte + whole} was read; "
@@ -291,7 +287,7 @@ class EventText(Generic[T]):
 
     def _whole_rows(self, text: bytes) -> list[T]:
         """Events of the rows that decode; the others are counted. Only for salvaging."""
-        bounds = [0, *(m.end() for m in _BOUNDARY.finditer(text)), len(text)]
+        bounds = [0, *(m.end() for m in BOUNDARY.finditer(text)), len(text)]
         events: list[T] = []
         i = 0
         while i + 1 < len(bounds):
@@ -334,38 +330,3 @@ class EventText(Generic[T]):
             f"{self._name} ends early ({why}): the profiled process was probably killed while writing; "
             "record again, or read what is whole with --salvage"
         )
-
-
-def _last_cuts(text: bytes) -> list[tuple[int, int]]:
-    """The last few likely boundaries, last first: (end of an event, start of the next)."""
-    for window in (1 << 14, 1 << 18, len(text)):
-        start = max(0, len(text) - window)
-        found = [(m.start() + 1, m.end()) for m in _BOUNDARY.finditer(text, start)]
-        if len(found) >= _TRIES or start == 0:
-            return found[: -_TRIES - 1 : -1]
-    return []
-
-
-def _scan(text: bytes) -> tuple[tuple[int, int] | None, int | None]:
-    """Walk ``text`` token by token from the start of an event.
-
-    Returns:
-        The last boundary between events, and where the list of events is closed, if it is.
-    """
-    depth = 0
-    end = before = 0
-    for token in _TOKEN.finditer(text):
-        first = text[token.start()]
-        if first in b"{[":
-            depth += 1
-        elif first in b"}]":
-            depth -= 1
-            if depth < 0:
-                return None, token.start()
-            if depth == 0:
-                before, end = end, token.end()
-    for stop in (end, before):
-        after = _COMMA.match(text, stop)
-        if stop and after:
-            return (stop, after.end()), None
-    return None, None
