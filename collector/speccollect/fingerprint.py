@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -60,13 +61,26 @@ def environment(server: Mapping[str, Any], variables: Mapping[str, str] | None =
     Returns:
         JSON-serialisable; no credential, no prompt, host names hashed.
     """
-    variables = os.environ if variables is None else variables
     arguments = server.get("server_args")
     command_line = sys.argv[1:]
-    torch = sys.modules.get("torch")
-    cuda = getattr(getattr(torch, "version", None), "cuda", None)
-    packages = package_versions()
+    static = static_facts()
     name = server.get("server") or next((n for n in ("sglang", "vllm") if n in sys.modules), None)
+    return {
+        **static,
+        **gpu_facts(),
+        "server": name,
+        "server_version": server.get("server_version") or static["packages"].get(str(name)),
+        "server_args": clean_mapping(arguments) if arguments is not None else None,
+        "command_line": clean_arguments(command_line),
+        "model": model_facts(server.get("model_path") or _model_of(command_line)),
+        "variables": chosen_variables(os.environ if variables is None else variables),
+    }
+
+
+@functools.cache
+def static_facts() -> dict[str, Any]:
+    """What does not change while a process runs, read once: it takes tens of milliseconds of the interpreter."""
+    torch = sys.modules.get("torch")
     return {
         "device": "cuda" if torch is not None and torch.cuda.is_available() else "cpu",
         "host": host_hash(),
@@ -74,16 +88,9 @@ def environment(server: Mapping[str, Any], variables: Mapping[str, str] | None =
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "torch": getattr(torch, "__version__", None),
-        "cuda": cuda,
-        **gpu_facts(),
+        "cuda": getattr(getattr(torch, "version", None), "cuda", None),
         "nccl": nccl_facts(torch),
-        "packages": packages,
-        "server": name,
-        "server_version": server.get("server_version") or packages.get(str(name)),
-        "server_args": clean_mapping(arguments) if arguments is not None else None,
-        "command_line": clean_arguments(command_line),
-        "model": model_facts(server.get("model_path") or _model_of(command_line)),
-        "variables": chosen_variables(variables),
+        "packages": package_versions(),
     }
 
 

@@ -1,4 +1,4 @@
-"""A first look at a merged trace: host time of each phase of the cycles that no profiler disturbed."""
+"""A first look at a merged trace: the phases of one rank's cycles, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -7,25 +7,40 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from specschema.events import DEVICE_KINDS
 from specschema.phases import LEAF_PHASES, range_name
 
-_COLUMNS: Final = ("kind", "rank", "name", "start_ns", "dur_ns", "cycle", "mode", "window", "accept_lengths")
+_COLUMNS: Final = (
+    "kind",
+    "rank",
+    "name",
+    "start_ns",
+    "dur_ns",
+    "tid",
+    "cycle",
+    "mode",
+    "window",
+    "accept_lengths",
+    "correlation",
+)
 
 
 @dataclass(frozen=True)
 class PhaseTable:
-    """Phases of one rank.
+    """Phases of one rank, per cycle.
 
     Attributes:
         mode: speculative, or decode where the server does not speculate.
-        cycles: how many cycles the figures are over.
+        cycles: how many cycles the host's figures are over.
         traced: they lie inside profiler windows, because there are none outside: slower than the server is.
         cycle_ms: mean time from one cycle's start to the next one's (consecutive cycles only).
-        phase_ms: phase -> mean host time per cycle; ``other`` is the rest.
+        host_ms: phase -> time its host range was open. On a GPU this is launching and waiting, not the work.
+        device_ms: phase -> time its device work was running (union), from the profiled cycles; empty without any.
         accept_length: mean tokens committed per (request, step); None where unknown.
     """
 
@@ -34,18 +49,22 @@ class PhaseTable:
     cycles: int
     traced: bool
     cycle_ms: float
-    phase_ms: dict[str, float]
+    host_ms: dict[str, float]
+    device_ms: dict[str, float]
     accept_length: float | None
 
 
 def phase_table(path: Path) -> PhaseTable | None:
-    """Read the lowest rank's cycles and phases; None when the trace has no decode cycle."""
-    kinds = ["cycle", "phase"]
-    rows = pq.read_table(path, columns=list(_COLUMNS), filters=[("kind", "in", kinds)]).unify_dictionaries()
-    if rows.num_rows == 0:
+    """Read the lowest rank's cycles, phases and device work; None when the trace has no decode cycle."""
+    file = pq.ParquetFile(path)
+    rank = min(
+        (pc.min(file.read_row_group(i, ["rank"])["rank"]).as_py() for i in range(file.num_row_groups)), default=None
+    )
+    if rank is None:
         return None
-    rank = pc.min(rows["rank"]).as_py()
-    rows = rows.filter(pc.equal(rows["rank"], rank))
+    wanted_kinds = ["cycle", "phase", "launch", *DEVICE_KINDS]
+    filters = [("rank", "==", rank), ("kind", "in", wanted_kinds)]
+    rows = pq.read_table(path, columns=list(_COLUMNS), filters=filters).unify_dictionaries()
     kind, mode = rows["kind"].cast(pa.string()), rows["mode"].cast(pa.string())
     for wanted in ("speculative", "decode"):
         cycles = rows.filter(pc.and_(pc.equal(kind, "cycle"), pc.equal(mode, wanted)))
@@ -57,17 +76,62 @@ def phase_table(path: Path) -> PhaseTable | None:
     traced = untraced.num_rows == 0
     chosen = (cycles if traced else untraced).sort_by("cycle")
     numbers = chosen["cycle"].to_numpy()
-    starts = chosen["start_ns"].to_numpy()
     next_to = np.flatnonzero(np.diff(numbers) == 1)
-    periods = np.diff(starts)[next_to]
+    periods = np.diff(chosen["start_ns"].to_numpy())[next_to]
     cycle_ns = float(np.mean(periods)) if len(periods) else float(np.mean(chosen["dur_ns"].to_numpy()))
-    phases = rows.filter(pc.and_(pc.equal(kind, "phase"), pc.is_in(rows["cycle"], pa.array(numbers))))
-    phase_ms: dict[str, float] = {}
-    for phase in LEAF_PHASES:
-        total = pc.sum(phases.filter(pc.equal(phases["name"].cast(pa.string()), range_name(phase)))["dur_ns"]).as_py()
-        if total:
-            phase_ms[phase] = total / len(numbers) / 1e6
-    phase_ms["other"] = cycle_ns / 1e6 - sum(phase_ms.values())
+    phases = rows.filter(pc.equal(kind, "phase"))
+    measured = phases.filter(pc.is_in(phases["cycle"], pa.array(numbers)))
     lengths = cycles["accept_lengths"].combine_chunks().flatten()
-    accept = pc.mean(lengths).as_py() if len(lengths) else None
-    return PhaseTable(rank, wanted, len(numbers), traced, cycle_ns / 1e6, phase_ms, accept)
+    profiled = cycles.filter(pc.is_valid(cycles["window"]))
+    return PhaseTable(
+        rank=rank,
+        mode=wanted,
+        cycles=len(numbers),
+        traced=traced,
+        cycle_ms=cycle_ns / 1e6,
+        host_ms=_host_ms(measured, len(numbers)),
+        device_ms=_device_ms(rows, kind, phases, profiled.num_rows),
+        accept_length=pc.mean(lengths).as_py() if len(lengths) else None,
+    )
+
+
+def _host_ms(phases: pa.Table, cycles: int) -> dict[str, float]:
+    names = phases["name"].cast(pa.string())
+    found = {p: pc.sum(phases.filter(pc.equal(names, range_name(p)))["dur_ns"]).as_py() for p in LEAF_PHASES}
+    return {phase: total / cycles / 1e6 for phase, total in found.items() if total}
+
+
+def _device_ms(rows: pa.Table, kind: pa.ChunkedArray, phases: pa.Table, cycles: int) -> dict[str, float]:
+    """Busy time of each phase's device work: work belongs to the phase that encloses the start of its launch call."""
+    work = rows.filter(pc.is_in(kind, pa.array(DEVICE_KINDS)))
+    launches = rows.filter(pc.equal(kind, "launch")).sort_by("correlation")
+    if work.num_rows == 0 or launches.num_rows == 0 or cycles == 0:
+        return {}
+    launch_ids = launches["correlation"].to_numpy()
+    launch_of = np.clip(np.searchsorted(launch_ids, work["correlation"].to_numpy()), 0, len(launch_ids) - 1)
+    known = launch_ids[launch_of] == work["correlation"].to_numpy()
+    launched = launches["start_ns"].to_numpy()[launch_of]
+    start = work["start_ns"].to_numpy()
+    end = start + work["dur_ns"].fill_null(0).to_numpy()
+    names = phases["name"].cast(pa.string())
+    result = {}
+    for phase in LEAF_PHASES:
+        ranges = phases.filter(pc.equal(names, range_name(phase))).sort_by("start_ns")
+        if ranges.num_rows == 0:
+            continue
+        begin = ranges["start_ns"].to_numpy()
+        stop = begin + ranges["dur_ns"].to_numpy()
+        at = np.searchsorted(begin, launched, side="right") - 1
+        inside = known & (at >= 0) & (launched < stop[at])
+        if inside.any():
+            result[phase] = _union_ns(start[inside], end[inside]) / cycles / 1e6
+    return result
+
+
+def _union_ns(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> int:
+    """Length of the union of intervals."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reached = np.maximum.accumulate(end)
+    before = np.concatenate([start[:1], reached[:-1]])
+    return int(np.sum(np.maximum(end - np.maximum(start, before), 0)))

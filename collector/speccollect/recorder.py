@@ -15,9 +15,11 @@ from typing import Any, TypeAlias
 from speccollect.config import folder_from, switched_on
 from speccollect.control import Command, ControlReader
 from speccollect.identity import find_identity, thread_id
+from speccollect.preload import WAIT_SECONDS, Preload
 from speccollect.ranges import NvtxRanges
 from speccollect.recording import Recording
 from speccollect.status import RankStatus, alive, read_status, status_path, write_status
+from speccollect.window import open_windows
 from speccollect.writer import Writer
 from specschema.errors import TraceError
 
@@ -48,6 +50,7 @@ class Recorder:
         self._recording: Recording | None = None
         self._orphan: Recording | None = None
         self._writers: list[Writer] = []
+        self._preload = Preload()
         self._transition = threading.Lock()
         self._nodes: dict[int, NodeRows] = {}
         self._node_count = 0
@@ -111,6 +114,7 @@ class Recorder:
         atexit.register(self.close)
         # children of multiprocessing leave without running atexit
         multiprocessing_util.Finalize(None, self.close, exitpriority=10)
+        self._preload.start()
         self._tell("idle")
         return self._reader
 
@@ -146,11 +150,12 @@ class Recorder:
                 f"rank {identity.rank} is already recorded by process {other.pid} in {self._folder}: "
                 "give each replica a folder of its own (SPECANALYZE_DIR)"
             )
+        self._preload.join(WAIT_SECONDS)
         recording = Recording(command.recording, command.windows, NvtxRanges(), thread_id())
-        writer = Writer(self, recording, self._folder, identity, dict(self._server), dict(self._nodes))
+        writer = Writer(
+            self, recording, self._folder, identity, dict(self._server), dict(self._nodes), self._generation
+        )
         if command.windows.repeat:
-            from speccollect.window import open_windows
-
             recording.windows = open_windows(command.windows, recording.say)
         writer.start()
         self._writers = [w for w in self._writers if w.is_alive()]
@@ -166,7 +171,7 @@ class Recorder:
             recording.close()
             self._writers[-1].finish(message)
 
-    def take_over(self, recording: Recording, generation: int) -> bool:
+    def take_over(self, recording: Recording) -> bool:
         """Called by the writer thread: the control word moved, but the server is idle and nobody polls.
 
         Returns:

@@ -57,17 +57,24 @@ def _spread(values: dict[str, float] | None, unit: str) -> str:
 
 def phases(table: PhaseTable) -> Table:
     """The phase table."""
-    where = "inside profiler windows: slower than the server is" if table.traced else "untraced cycles"
-    view = Table(
-        title=f"rank {table.rank}: host time of {table.cycles} {table.mode} cycles ({where})", title_justify="left"
-    )
+    where = "inside profiler windows: slower than the server is" if table.traced else "untraced"
+    view = Table(title=f"rank {table.rank}: {table.cycles} {table.mode} cycles ({where})", title_justify="left")
     view.add_column("phase")
-    view.add_column("ms a cycle", justify="right")
-    view.add_column("share", justify="right")
-    for name, value in table.phase_ms.items():
-        view.add_row(name, f"{value:.3f}", f"{value / table.cycle_ms:.1%}")
+    view.add_column("host ms", justify="right")
+    view.add_column("of cycle", justify="right")
+    if table.device_ms:
+        view.add_column("device busy ms", justify="right")
+    rest = table.cycle_ms - sum(table.host_ms.values())
+    for name, value in {**table.host_ms, "other": rest}.items():
+        device = table.device_ms.get(name)
+        cells = [name, f"{value:.3f}", f"{value / table.cycle_ms:.1%}"]
+        view.add_row(*cells, *(["" if device is None else f"{device:.3f}"] if table.device_ms else []))
     view.add_section()
-    view.add_row("cycle", f"{table.cycle_ms:.3f}", "100.0%")
+    total = [f"{sum(table.device_ms.values()):.3f}"] if table.device_ms else []
+    view.add_row("cycle", f"{table.cycle_ms:.3f}", "100.0%", *total)
+    if table.device_ms:
+        view.caption = "host: how long the phase's code ran; device: how long its kernels ran, in profiled cycles"
+        view.caption_justify = "left"
     return view
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute  # casts load it; a process forked in the middle of that would keep half a module
 
 from specschema.events import EVENT_SCHEMA
 

@@ -46,7 +46,7 @@ def window_table(
     assert profile is not None
     begun_ns = time.time_ns()
     events = profile.events
-    columns = read_columns(events, pause=pause)
+    columns = profile.columns if profile.columns is not None else read_columns(events, pause=pause)
     info = dict(profile.info)
     keep = np.ones(len(columns), dtype=np.bool_)
     if len(columns) > settings.max_events:
@@ -75,7 +75,7 @@ def window_table(
         phases, open_phases = phase_rows(segment, names, origin)
         unclosed = open_cycles + open_phases
     tables += [cycles, phases]
-    profile.events = []
+    profile.events, profile.columns = [], None
     info["rows"] = sum(t.num_rows for t in tables)
     info["read_ns"] = [begun_ns, time.time_ns()]
     return pa.concat_tables(tables).unify_dictionaries(), info, unclosed

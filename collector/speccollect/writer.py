@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from speccollect import __version__
 from speccollect.control import recording_folder
+from speccollect.fingerprint import environment
 from speccollect.identity import Identity
 from speccollect.node_rows import node_table
 from speccollect.part_file import write_part
@@ -23,6 +24,7 @@ from speccollect.segment import Segment
 from speccollect.segment_rows import COMMITTING_MODES, Origin, cycle_rows, phase_rows
 from speccollect.status import RankStatus, write_status
 from speccollect.table import event_table
+from speccollect.window_rows import window_table
 
 if TYPE_CHECKING:
     from speccollect.recorder import NodeRows, Recorder
@@ -60,6 +62,7 @@ class Writer(threading.Thread):
         identity: Identity,
         server: Mapping[str, Any],
         nodes: Mapping[int, NodeRows],
+        generation: int,
     ) -> None:
         super().__init__(name="speccollect-writer", daemon=True)
         self._recorder = recorder
@@ -68,6 +71,7 @@ class Writer(threading.Thread):
         self._identity = identity
         self._server = server
         self._nodes = nodes
+        self._generation = generation
         self._origin = Origin(identity.rank, identity.pid, recording.tid)
         self._files = recording_folder(folder, recording.number)
         self._finishing = threading.Event()
@@ -101,14 +105,11 @@ class Writer(threading.Thread):
             self._report("failed" if self._failed else "done")
 
     def _work(self) -> None:
-        from speccollect.fingerprint import environment
-
         self._report("armed")
         self._files.mkdir(mode=0o700, exist_ok=True)
         self._environment = environment(self._server)
         self._write_nodes()
         moved_since: float | None = None
-        generation = self._control_generation()
         while True:
             self._write_ready()
             if self._finishing.is_set():
@@ -116,12 +117,12 @@ class Writer(threading.Thread):
                     break
                 continue
             now = time.monotonic()
-            if self._control_generation() == generation:
+            if self._recorder.control_generation() == self._generation:
                 moved_since = None
             elif moved_since is None:
                 moved_since = now
             elif now - moved_since > IDLE_GRACE_SECONDS:
-                if self._recorder.take_over(self._recording, generation):
+                if self._recorder.take_over(self._recording):
                     self._finishing.set()
                     continue
                 moved_since = None
@@ -131,9 +132,6 @@ class Writer(threading.Thread):
                 raise RuntimeError(f"more than {MAX_FILES} files in one recording: was it forgotten?")
             self._finishing.wait(TICK_SECONDS)
         self._write_requests()
-
-    def _control_generation(self) -> int:
-        return self._recorder.control_generation()
 
     def _write_ready(self) -> None:
         recording = self._recording
@@ -160,8 +158,6 @@ class Writer(threading.Thread):
         names = list(recording.names)
         window: dict[str, Any] | None = None
         if segment.profile is not None:
-            from speccollect.window_rows import window_table
-
             table, window, unclosed = window_table(segment, names, self._origin, recording.settings)
             segment.profile = None
             path = self._files / f"rank{self._origin.rank:05d}.window{segment.window:03d}.parquet"
