@@ -1,0 +1,88 @@
+"""Walls between the packages: who may import whom, and what must never be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_no_stray_packages() -> None:
+    """``import collector`` must stay an accident without consequences: an __init__.py would make it a package."""
+    assert [str(p) for part in ("collector", "analyzer", "schemas") for p in (ROOT / part).glob("__init__.py")] == []
+
+
+def test_layers_hold() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def modules(package: str) -> str:
+    return f"""
+import importlib, pkgutil, {package}
+for found in pkgutil.walk_packages({package}.__path__, {package!r} + "."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+"""
+
+
+def test_the_analyzer_never_imports_torch() -> None:
+    block = "import sys; sys.modules['torch'] = None; sys.modules['nvtx'] = None; sys.modules['speccollect'] = None\n"
+    done = python(block + modules("specanalyze"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_schemas_need_pyarrow_alone() -> None:
+    block = "import sys\nfor name in ('torch', 'polars', 'numpy', 'typer', 'rich'): sys.modules[name] = None\n"
+    done = python(block + modules("specschema"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_server_never_loads_the_command_line() -> None:
+    code = """
+import sys
+for name in ("polars", "typer", "rich", "specanalyze"):
+    sys.modules[name] = None
+import speccollect.plugin, speccollect.recorder, speccollect.window, speccollect.hooking
+speccollect.plugin.install_sglang()
+speccollect.plugin.install_vllm()
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["specanalyze", "speccollect"])
+def test_help_is_quick(command: str) -> None:
+    """--help imports neither polars nor pyarrow nor torch."""
+    code = f"""
+import sys
+for name in ("polars", "pyarrow", "torch", "numpy"):
+    sys.modules[name] = None
+sys.argv = [{command!r}, "--help"]
+from {command}.__main__ import main
+main()
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_missing_dependencies_are_named() -> None:
+    code = "import sys; sys.modules['typer'] = None\nfrom specanalyze.__main__ import main\nmain()"
+    done = python(code)
+    assert done.returncode == 1
+    assert done.stderr.strip() == 'typer is not installed; run: pip install "specanalyze[analyzer]"'
