@@ -14,8 +14,8 @@ from specanalyze.columns import Ints, factorize, integers, of_kind
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
-from specschema.kernel_classes import classify
-from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, OUTSIDE, UNATTRIBUTED
+from specschema.kernel_classes import BY_OPERATION, KernelClass, classify
+from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, OUTSIDE, UNATTRIBUTED, WHOLE_REPLAY
 
 BUCKET_CODE: Final = {bucket: code for code, bucket in enumerate(BUCKETS)}
 """Bucket -> code used in arrays."""
@@ -150,6 +150,8 @@ def _classes(rows: pl.DataFrame) -> _Classes:
     width = max(len(names), 1)
     used, inverse = np.unique((op + 1) * width + name, return_inverse=True)
     found = [classify(names[code % width], ops[code // width - 1] if code >= width else None) for code in used.tolist()]
+    unresolved = KernelClass("graph_unresolved", "graph_unresolved", BY_OPERATION)
+    found = [unresolved if names[c % width] == WHOLE_REPLAY else f for c, f in zip(used.tolist(), found, strict=True)]
     subclasses = list(dict.fromkeys([*(f.subclass for f in found), "copy"]))
     bucket = np.array([BUCKET_CODE[f.bucket] for f in found], dtype=np.int64)[inverse] if found else name
     subclass = np.array([subclasses.index(f.subclass) for f in found], dtype=np.int64)[inverse] if found else name

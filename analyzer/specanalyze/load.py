@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from specanalyze import kineto, sidecars
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
+from specanalyze.nsys_report import nsys_inputs, open_report
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.trace_files import read_trace
@@ -54,8 +55,11 @@ def open_trace(
     """
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"device {device!r} is not known: cpu or cuda")
-    files, folder = _files(paths)
     name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
+    if nsys := nsys_inputs(paths):
+        opened = open_report(nsys, name=name, salvage=salvage, device=device, progress=progress)
+        return _with_sidecars(opened, cycles, node_map)
+    files, folder = _files(paths)
     parquet = [path for path in files if _is_parquet(path)]
     if folder:
         parquet = [path for path in parquet if not _is_foreign(path)]

@@ -75,7 +75,7 @@ def refuse_two_recordings(files: Sequence[RankFile]) -> None:
     ranks = sorted(twice)
     which = f"rank {ranks[0]} appears" if len(ranks) == 1 else f"ranks {_listed(ranks)} appear"
     raise TraceError(
-        f"{_count(len(names))} recordings in this folder: {which} {'twice' if most == 2 else f'up to {most} times'} "
+        f"{_count(len(names))} recordings in folder {files[0].path.absolute().parent.name}: {which} {'twice' if most == 2 else f'up to {most} times'} "
         f"({' and '.join(names) if len(names) < 3 else ', '.join(names)}); choose one: give the files of one recording"
     )
 

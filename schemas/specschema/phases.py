@@ -42,6 +42,9 @@ DEVICE_BUCKETS: Final = COMPUTE_BUCKETS + COMMUNICATION_BUCKETS + MEMORY_BUCKETS
 BUCKETS: Final = DEVICE_BUCKETS + IDLE_BUCKETS
 """Every bucket of the timeline partition, in display order; see cases/RULES R5."""
 
+WHOLE_REPLAY: Final = "graph replay (kernels not recorded)"
+"""Name of the one ``kernel`` row that stands for a replay whose kernels were not recorded; its class is graph_unresolved."""
+
 CYCLE_MODES: Final = ("speculative", "decode", "prefill", "idle", "mixed")
 """Mode of a ``cycle`` row: a speculative cycle, one plain decode step, a prefill, an idle step of a data-parallel rank,
 or a step that mixes prefill and verify. Only ``speculative`` (and the verify requests of ``mixed``) rows with

@@ -36,13 +36,9 @@ def cases(*expect: str) -> list[Any]:
     for folder in sorted(CASES.iterdir()):
         if (folder / "expected.json").exists():
             want = json.loads((folder / "expected.json").read_text())
-            if want["expect"] in expect and not folder.name.startswith(NSYS):
+            if want["expect"] in expect:
                 found.append(pytest.param(folder, want, id=folder.name))
     return found
-
-
-NSYS = ("37-", "39-")
-"""Nsight Systems exports: read once that importer exists."""
 
 
 def inputs(folder: Path, want: dict[str, Any]) -> list[list[Path]]:

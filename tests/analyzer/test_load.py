@@ -78,7 +78,7 @@ def test_two_recordings_are_named() -> None:
     with pytest.raises(TraceError) as refusal:
         open_trace([CASES / "11-two-recordings-in-one-folder"])
     assert str(refusal.value) == (
-        "two recordings in this folder: ranks 0 and 1 appear twice (1756600000.1 and 1756603600.7); "
+        "two recordings in folder 11-two-recordings-in-one-folder: ranks 0 and 1 appear twice (1756600000.1 and 1756603600.7); "
         "choose one: give the files of one recording"
     )
 
