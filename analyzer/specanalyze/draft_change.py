@@ -28,18 +28,18 @@ class PredictedCycle:
 
     Attributes:
         cells: as predicted.
-        upper: as it would be at worst.
+        extreme: as it would be under the assumptions' other extreme.
         lengths: the predicted accept length; None where the changes leave it.
         assumptions: one line each.
     """
 
     cells: Cells
-    upper: Cells
+    extreme: Cells
     lengths: Lengths | None
     assumptions: list[str] = field(default_factory=list)
 
     def change(self, phase: str, bucket: str, change: Callable[[float], float]) -> None:
-        for cells in (self.cells, self.upper):
+        for cells in (self.cells, self.extreme):
             if bucket in cells.get(phase, {}):
                 cells[phase][bucket] = change(cells[phase][bucket])
 
@@ -116,8 +116,8 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
     if other is not None and not other.speculating:
         slopes = _slopes(m, other, tokens)
         for bucket, slope in slopes.items():
-            if bucket in state.upper.get("verify", {}):
-                state.upper["verify"][bucket] += max(0.0, slope * (after - tokens))
+            if bucket in state.extreme.get("verify", {}):
+                state.extreme["verify"][bucket] += slope * (after - tokens)
         state.assumptions.append(
             f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst it grows by "
             f"{sum(slopes.values()) / 1e6:.3f} ms a token, as from plain decoding to it; plain decoding runs other kernels, so this "
@@ -136,8 +136,8 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
         return
     ratio = after / tokens
     for bucket in PER_TOKEN:
-        if bucket in state.upper.get("verify", {}):
-            state.upper["verify"][bucket] *= max(1.0, ratio)
+        if bucket in state.extreme.get("verify", {}):
+            state.extreme["verify"][bucket] *= ratio
     if ratio > 1:
         state.assumptions.append(
             f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst its compute grows "
@@ -145,8 +145,8 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
         )
     else:
         state.assumptions.append(
-            f"verify takes as long for {after:g} tokens as for {tokens:g} (pessimistic: it can only get shorter); a second "
-            "recording at another token count (--with) replaces this assumption"
+            f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At best its compute shrinks to "
+            f"{ratio:.2f} of it (lower bound); a second recording at another token count (--with) replaces this assumption"
         )
 
 

@@ -13,30 +13,18 @@ from specschema.errors import TraceError
 UNSET: Final = "unset"
 """Shown for a variable that the recording says was not set."""
 
-_SAME_FACT: Final = {
-    "gpu.name": "gpu.model",
-    "gpu_count": "gpu.count",
-    "gpu": "gpu.model",
-    "nccl": "nccl.version",
-    "torch.version": "torch",
-    "driver.version": "driver",
-    "model_config_digest": "model_digest",
-    "model.digest": "model_digest",
-}
-"""Other spellings of a fact, as importers write it -> ours."""
-
 TENSOR_PARALLEL: Final = ("tp_size", "tensor_parallel_size", "tp")
 """The server argument that says over how many GPUs each layer is split, in SGLang's and vLLM's spelling."""
 
 _ALWAYS_MATTER: Final = re.compile(
     r"(?:NCCL_(?!DEBUG).*|CUDA_.*|nccl\.(?:version|path)|gpu\.(?:model|count|links.*)|driver|cuda|torch|server\.(?:name|version)|"
-    r"model_digest|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
+    r"model_digest|clocks\.(?:power_limit_mw|sm_max_mhz)|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
     r"ep_size|expert_parallel_size|enable_expert_parallel|quantization|dtype|kv_cache_dtype|disable_custom_all_reduce))"
 )
 """Facts that change the speed of the same work: a baseline that differs in one of them is another machine's."""
 
 _NEVER_SHOWN: Final = re.compile(
-    r"differs_by_rank.*|clocks\.(?!.*(?:limit|max)).*|host.*|gpu\.(?:uuid|index|serial|pci).*|.*\.pid|"
+    r"differs_by_rank.*|clocks\.sm_mhz|clocks\.throttle.*|host.*|command_line|gpu\.(?:uuid|index|serial|pci).*|gpu_memory_bytes|"
     r"server\.args\.(?:port|host|nccl_port|dist_init_addr|log_.*|random_seed|seed|api_key|served_model_name)"
 )
 """Facts that change from run to run and say nothing: momentary clocks, ports, names of hosts."""
@@ -77,9 +65,59 @@ def _shown(value: str | None) -> str:
 
 
 def environment_of(trace: Trace) -> Mapping[str, Any]:
-    """The environment section of a recording; empty where it has none."""
+    """The environment of a recording in one layout (see ``canonical``); empty where it has none."""
     found = trace.metadata.get("environment")
-    return found if isinstance(found, Mapping) else {}
+    return canonical(found) if isinstance(found, Mapping) else {}
+
+
+def canonical(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment section in one layout, whoever wrote it; facts nobody knows are left out.
+
+    Returns:
+        gpu (model, count, links), driver, cuda, nccl (path, version, torch_version), torch, server (name, version, args),
+        model_digest, variables, clocks (sm_mhz, sm_max_mhz, power_limit_mw: one a GPU), differs_by_rank, and whatever else
+        was recorded, as it is. Arguments come from the server where its hooks told them, else from the command line.
+    """
+    known = {k: v for k, v in environment.items() if v is not None}
+    gpu = known.pop("gpu", None)
+    gpu = dict(gpu) if isinstance(gpu, Mapping) else {"model": gpu}
+    gpu.setdefault("count", known.pop("gpu_count", None))
+    if links := known.pop("links", None):
+        gpu["links"] = sorted({_link(pair) for pair in links if isinstance(pair, Mapping)})
+    known["gpu"] = {k: v for k, v in gpu.items() if v is not None}
+    if isinstance(known.get("nccl"), str):
+        known["nccl"] = {"version": known["nccl"]}
+    server = known.pop("server", None)
+    server = dict(server) if isinstance(server, Mapping) else {"name": server}
+    server.setdefault("version", known.pop("server_version", None))
+    args = known.pop("server_args", None)
+    if "args" not in server:
+        server["args"] = args if isinstance(args, Mapping) else _options(known.get("command_line"))
+    known["server"] = {k: v for k, v in server.items() if v}
+    model = known.pop("model", None)
+    if isinstance(model, Mapping):
+        known.setdefault("model_digest", model.get("config_digest"))
+        known["model"] = {k: v for k, v in model.items() if k != "config_digest"}
+    devices = [g for g in known.pop("gpus", None) or () if isinstance(g, Mapping)]
+    if devices:
+        fields = {"sm_mhz": "clock_sm", "sm_max_mhz": "clock_sm_max", "power_limit_mw": "power_limit"}
+        known["clocks"] = {ours: [g.get(theirs) for g in devices] for ours, theirs in fields.items()}
+    return {k: v for k, v in known.items() if v not in (None, {}, [])}
+
+
+def _link(pair: Mapping[str, Any]) -> str:
+    return "NVLink" if pair.get("nvlink") else str(pair.get("path") or "unknown path")
+
+
+def _options(command_line: Any) -> dict[str, Any]:
+    """``--tp-size 2 --disable-radix-cache`` -> tp_size, disable_radix_cache."""
+    words = [str(w) for w in command_line] if isinstance(command_line, (list, tuple)) else []
+    found: dict[str, Any] = {}
+    for word, following in zip(words, [*words, "--"][1:], strict=True):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            found[name.replace("-", "_")] = value if equals else True if following.startswith("--") else following
+    return found
 
 
 def facts(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -88,9 +126,8 @@ def facts(environment: Mapping[str, Any]) -> dict[str, str]:
     ``{"nccl": {"version": "2.28.9"}, "variables": {"NCCL_ALGO": "Ring"}}`` -> ``nccl.version``, ``NCCL_ALGO``.
     """
     flat: dict[str, str] = {}
-    for name, value in _leaves(environment, ""):
-        name = name.removeprefix("variables.")
-        flat[_SAME_FACT.get(name, name)] = value
+    for name, value in _leaves(canonical(environment), ""):
+        flat[name.removeprefix("variables.")] = value
     return {name: value for name, value in flat.items() if not _NEVER_SHOWN.fullmatch(name)}
 
 
@@ -113,10 +150,7 @@ def variables(environment: Mapping[str, Any]) -> Mapping[str, str] | None:
 
 def argument(environment: Mapping[str, Any], *names: str) -> Any:
     """The server argument of the first of the names that is recorded; None where none is."""
-    server = environment.get("server")
-    args = server.get("args") if isinstance(server, Mapping) else None
-    if not isinstance(args, Mapping):
-        return None
+    args = argument_section(environment)
     return next((args[name] for name in names if args.get(name) is not None), None)
 
 
@@ -157,7 +191,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
 
 def argument_section(environment: Mapping[str, Any]) -> Mapping[str, Any]:
     """All recorded server arguments; empty where there are none."""
-    server = environment.get("server")
+    server = canonical(environment).get("server")
     args = server.get("args") if isinstance(server, Mapping) else None
     return args if isinstance(args, Mapping) else {}
 

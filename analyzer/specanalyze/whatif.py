@@ -163,8 +163,10 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None) -> Wha
     for phase, bucket, factor in changes.scale:
         _scale(m, state, phase, bucket, factor)
     before = m.step_ns
-    after, worst = (rest + sum(sum(row.values()) for row in cells.values()) for cells in (state.cells, state.upper))
-    low, high = after, max(after, worst)
+    after, other_end = (
+        rest + sum(sum(row.values()) for row in cells.values()) for cells in (state.cells, state.extreme)
+    )
+    low, high = min(after, other_end), max(after, other_end)
     busy_change = sum(state.cells[p][b] - ns for p, row in now.items() for b, ns in row.items() if b in DEVICE_BUCKETS)
     waiting = sum(row.get(b, 0.0) for row in now.values() for b in ("launch", "host")) + max(rest, 0.0)
     if waiting > HOST_BOUND_SHARE * before and busy_change:

@@ -96,7 +96,7 @@ class Recording:
     draft_tokens: int | None = 2
     acceptance: Sequence[float] = ACCEPTANCE
     cycles: int = STEPS
-    traced: int = 40
+    traced: int = 20
     ranks: int = 1
     batch_size: int = 1
     graph_batch_size: int | None = 1
@@ -141,7 +141,9 @@ class Recording:
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
             for rank in trace.ranks():
                 table = rank.events.to_arrow().select(schema.names)
-                writer.write_table(pa.Table.from_arrays([c.cast(f.type) for c, f in zip(table, schema, strict=True)], schema=schema))
+                writer.write_table(
+                    pa.Table.from_arrays([c.cast(f.type) for c, f in zip(table, schema, strict=True)], schema=schema)
+                )
         return path
 
     def frame(self, rank: int) -> pl.DataFrame:
@@ -235,28 +237,34 @@ def environment(**changes: Any) -> dict[str, Any]:
     """What the story's server ran on; ``changes`` replace whole entries, ``variables`` and ``args`` are added to."""
     variables = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", **changes.pop("variables", {})}
     args = {"tp_size": 8, "speculative_num_steps": 2, "model_path": "moonshotai/Kimi-K2.5", **changes.pop("args", {})}
+    gpu = {"name": "NVIDIA H200", "clock_sm": 1980, "clock_sm_max": 1980, "power_limit": 700_000}
     return {
-        "gpu": {"model": "NVIDIA H200", "count": 8},
+        "gpu": "NVIDIA H200",
+        "gpu_count": 8,
+        "gpus": [dict(gpu) for _ in range(8)],
+        "links": [{"gpus": [0, 1], "nvlink": True, "path": "across CPUs"}],
         "driver": "580.95.05",
         "cuda": "13.0",
-        "nccl": {"path": "/usr/lib/libnccl.so.2", "version": "2.28.9"},
+        "nccl": {"path": "/usr/lib/libnccl.so.2", "version": "2.28.9", "torch_version": "2.28.9"},
         "torch": "2.9.1",
-        "server": {"name": "sglang", "version": "0.5.17", "args": {k: v for k, v in args.items() if v is not None}},
-        "model_digest": "sha256:6b1f",
+        "server": "sglang",
+        "server_version": "0.5.17",
+        "server_args": {k: v for k, v in args.items() if v is not None},
+        "command_line": ["--model-path", "moonshotai/Kimi-K2.5"],
+        "model": {"name": "Kimi-K2.5", "config_digest": "6b1f00aa", "n_routed_experts": 384, "num_experts_per_tok": 8},
         "variables": variables,
-        "clocks": {"sm_mhz": 1980, "sm_max_mhz": 1980, "throttle_reasons": []},
         **changes,
     }
 
 
 def verify_work(total_ns: int, tokens: int = 3, allreduce_ns: int = 10_400_000) -> Work:
-    """The target's forward over ``tokens`` tokens: its experts take what the rest leaves of ``total_ns``."""
+    """The target's forward of 61 layers over ``tokens`` tokens: its experts take what the rest leaves of ``total_ns``."""
     kernels = {
-        ATTENTION: (8, 1_500_000 + 100_000 * tokens),
-        GEMM: (16, 3_200_000),
-        ALLREDUCE: (16, allreduce_ns),
-        MOE: (8, 0),
-        NORM: (16, 800_000),
+        ATTENTION: (61, 1_500_000 + 100_000 * tokens),
+        GEMM: (61, 3_200_000),
+        ALLREDUCE: (122, allreduce_ns),
+        MOE: (61, 0),
+        NORM: (61, 800_000),
         SAMPLING: (1, 60_000),
     }
     return Work(kernels, launch_ns=20_000, gap_ns=500_000).filled(total_ns, MOE)
