@@ -73,6 +73,7 @@ class CapturedGraph:
 
         self._runtime = runtime
         self._cupti_ids = cupti_ids
+        self._named = True
         stream = torch.cuda.current_stream().cuda_stream
         answer = _checked(runtime.cudaStreamGetCaptureInfo(stream), "cudaStreamGetCaptureInfo")
         status, self._graph = answer[0], answer[2]
@@ -99,7 +100,18 @@ class CapturedGraph:
     def _node(self, handle: Any) -> Node:
         number = int(_checked(self._runtime.cudaGraphNodeGetType(handle), "cudaGraphNodeGetType")[0])
         kind = NODE_TYPES.get(number, f"type_{number}")
-        return Node(kind, _kernel_name(int(handle)) if kind == "kernel" else None, self._cupti_id(int(handle)))
+        return Node(kind, self._kernel_name(int(handle)) if kind == "kernel" else None, self._cupti_id(int(handle)))
+
+    def _kernel_name(self, handle: int) -> str | None:
+        """Name of a node's kernel. A driver that does not tell it once is not asked again: names only check the map."""
+        if not self._named:
+            return None
+        try:
+            return _kernel_name(handle)
+        except Exception:
+            self._named = False
+            logger.debug("kernel names of graph nodes are not to be had here", exc_info=True)
+            return None
 
     def _cupti_id(self, handle: int) -> int | None:
         if not self._cupti_ids:

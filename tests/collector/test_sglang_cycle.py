@@ -400,10 +400,20 @@ def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recor
     }
 
 
-def test_vllm_is_left_alone_with_a_clear_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_vllm_is_left_alone_with_a_clear_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = tmp_path / "vllm" / "v1" / "engine" / "core.py"
+    core.parent.mkdir(parents=True)
+    core.write_text("class EngineCore: ...")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with caplog.at_level(logging.WARNING, logger="speccollect"):
         assert vllm.install(None) == Installed()
+        assert caplog.text == ""  # a process that is no vLLM engine hears nothing
+        importlib.import_module("vllm.v1.engine.core")
     assert "recording vLLM is not in this release" in caplog.text
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        del sys.modules[name]
 
 
 def test_old_releases_are_told_how_to_record_a_baseline(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
