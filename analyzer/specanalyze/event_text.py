@@ -158,19 +158,24 @@ class EventText(Generic[T]):
             events = self._whole(text[:end])
             if events is not None:
                 return events, after, False
+        if self.repairs:  # what needed a repair once will need it again
+            events = self._repaired(text[: cuts[0][0]])
+            if events is not None:
+                return events, cuts[0][1], False
         cut, close = scan(text)
-        if close is not None:
-            return self._events(text[:close]), close + 1, True
         if cut is not None:
             events = self._whole(text[: cut[0]])
             if events is not None:
                 return events, cut[1], False
-        # Not a matter of the cut: something in the text needs a repair, which again proves the cut, or an event is larger than the text.
-        for end, after in cuts:
-            fixed, counts = json_repair.repaired(text[:end])
-            events = self._whole(fixed)
+        if close is not None:
+            events = self._repaired(text[:close])
             if events is not None:
-                self.repairs += counts
+                return events, close + 1, True
+        # Not a matter of the cut: something in the text needs a repair, which again proves the cut, or an event is
+        # larger than the text.
+        for end, after in cuts:
+            events = self._repaired(text[:end])
+            if events is not None:
                 return events, after, False
         if len(text) < _EVENT_LIMIT and self._is_beginning(text):
             return [], 0, False
@@ -271,18 +276,21 @@ class EventText(Generic[T]):
 
     def _events(self, text: bytes) -> list[T]:
         """Events of text that may need a repair."""
-        text = text.rstrip().removesuffix(b",")
-        try:
-            return self._decode(b"[" + text + b"]")
-        except msgspec.DecodeError as error:
-            fault = str(error)
-        fixed, counts = json_repair.repaired(text)
-        events = self._whole(fixed)
-        if events is None and not self._salvage:
-            raise self._fault(text, fault)
-        if events is None:
+        events = self._repaired(text)
+        if events is not None:
+            return events
+        if self._salvage:
             return self._whole_rows(text)
-        self.repairs += counts
+        raise self._fault(text)
+
+    def _repaired(self, text: bytes) -> list[T] | None:
+        """Events of text that is a list of values, as it stands or after a certain repair, else None."""
+        events = self._whole(text)
+        if events is None:
+            fixed, counts = json_repair.repaired(text)
+            events = self._whole(fixed)
+            if events is not None:
+                self.repairs += counts
         return events
 
     def _whole_rows(self, text: bytes) -> list[T]:
@@ -293,12 +301,8 @@ class EventText(Generic[T]):
         while i + 1 < len(bounds):
             for j in range(i + 1, min(i + 1 + _SALVAGE_JOIN, len(bounds))):
                 piece = text[bounds[i] : bounds[j]]
-                row, counts = self._whole(piece), Counter[str]()
-                if row is None:
-                    fixed, counts = json_repair.repaired(piece)
-                    row = self._whole(fixed)
+                row = self._repaired(piece)
                 if row is not None:
-                    self.repairs += counts
                     events += row
                     i = j
                     break
@@ -311,8 +315,12 @@ class EventText(Generic[T]):
         self._byte += used
         self._line += text.count(b"\n", 0, used)
 
-    def _fault(self, text: bytes, reason: str, at: int | None = None) -> TraceError:
-        if at is None:
+    def _fault(self, text: bytes, reason: str = "", at: int = 0) -> TraceError:
+        if not reason:
+            try:
+                self._decode(b"[" + text.rstrip().removesuffix(b",") + b"]")
+            except msgspec.DecodeError as error:
+                reason = str(error)
             found = _BYTE.search(reason)
             at = max(0, int(found.group(1)) - 1) if found else 0
         line = self._line + text.count(b"\n", 0, at)
