@@ -12,6 +12,8 @@ MODULES: Final = (
     "breakdown",
     "phases",
     "accept",
+    "breakeven",
+    "overhead",
     "layers",
     "kernels",
     "ranks",

@@ -6,6 +6,7 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.accept import Accepts
+from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, notes, percent, share_bar, table
 
 ROWS = 40
@@ -18,7 +19,7 @@ def draw(result: Accepts, frame: pl.DataFrame, by: str) -> None:
     rate = result.draft_accept_rate
     out.print(
         table(
-            f"Acceptance in {result.name}",
+            f"Acceptance in {short_name(result.name)}",
             (("figure", "left"), ("value", "right"), ("meaning", "left")),
             (
                 (

@@ -1,0 +1,84 @@
+"""``specanalyze breakeven``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    CyclesOption,
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    TraceArgument,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+
+
+def breakeven(
+    traces: TraceArgument,
+    baseline: Annotated[
+        list[Path],
+        typer.Option(
+            "--baseline",
+            "-b",
+            metavar="BASE",
+            help="Plain decoding on the same server; give it again for more ranks.",
+            show_default=False,
+        ),
+    ],
+    baseline_cycles: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline-cycles", metavar="FILE", help="Cycle log of the baseline, as --cycles.", show_default=False
+        ),
+    ] = None,
+    accept_differences: Annotated[
+        bool, typer.Option("--accept-differences", help="Weigh against a baseline of another environment.")
+    ] = False,
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    cycles: CyclesOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """The accept length that pays: cycle time / baseline step time; where the trace stands, tok/s won or lost.
+
+    Examples:
+
+      specanalyze breakeven eagle.parquet --baseline plain.parquet
+
+      specanalyze breakeven eagle.json.gz --baseline plain.json.gz --baseline-cycles plain_untraced.cycles.json
+    """
+    mapping = phase_map_of(phase_map)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
+    base = open_for(baseline, cycles=baseline_cycles, salvage=salvage, device=device)
+    from specanalyze.breakeven import break_even, break_even_json
+    from specanalyze.render.terminal import warn
+
+    result = break_even(trace, base, mapping, accept_differences=accept_differences)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(result.by_steps, output, force)
+    if json:
+        emit_json(break_even_json(result))
+    elif output is None:
+        from specanalyze.render.breakeven import draw
+
+        draw(result)
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(breakeven)

@@ -1,0 +1,93 @@
+"""``breakeven`` in the terminal: the verdict in one sentence, then the figures."""
+
+from __future__ import annotations
+
+from specanalyze.bootstrap import Interval
+from specanalyze.breakeven import BreakEven, Clock
+from specanalyze.render.recording_name import short_name
+from specanalyze.render.terminal import console, milliseconds, notes, table
+
+
+def draw(result: BreakEven) -> None:
+    """Print the result."""
+    out = console()
+    out.print(_verdict(result), style="bold")
+    rows = [
+        [
+            "speculative cycle, ms",
+            milliseconds(result.cycle.median_ns.value),
+            _bounds(result.cycle.median_ns, 1e6),
+            _of(result.cycle),
+        ],
+        [
+            "plain decode step, ms",
+            milliseconds(result.step.median_ns.value),
+            _bounds(result.step.median_ns, 1e6),
+            _of(result.step),
+        ],
+        ["accept length that pays", f"{result.pays_at.value:.2f}", _bounds(result.pays_at, 1), "cycle / step"],
+        ["accept length", _number(result.accept_length, ".2f"), "", "bonus token included"],
+        ["plain decoding, tok/s a request", f"{result.baseline_tok_s:.1f}", "", "1 / step"],
+        ["speculation, tok/s a request", _number(result.tok_s, ".1f"), "", "accept length / cycle"],
+        ["won, tok/s a request", _number(result.won_tok_s, "+.1f"), "", ""],
+    ]
+    columns = [("figure", "left"), ("value", "right"), ("95 % bounds", "right"), ("of", "left")]
+    out.print(table(f"{short_name(result.name)} against {short_name(result.baseline)}", columns, rows))
+    if result.by_steps.height:
+        steps = [
+            [
+                str(row["steps"]),
+                f"{row['accept_length']:.2f}",
+                milliseconds(row["budget_ns"]),
+                f"{row['tok_s_at_least']:.1f}",
+                "yes" if row["pays"] else "if the cycle is below that",
+            ]
+            for row in result.by_steps.to_dicts()
+        ]
+        out.print()
+        headers = [
+            ("draft steps", "right"),
+            ("accept length", "right"),
+            ("pays below a cycle of, ms", "right"),
+            ("tok/s at least", "right"),
+            ("pays", "left"),
+        ]
+        out.print(table("Per number of draft steps, from acceptance by position", headers, steps))
+        notes(
+            out,
+            [
+                "tok/s at least: with today's cycle; fewer drafts make a cycle shorter, never longer (see sweep and whatif)"
+            ],
+        )
+
+
+def _verdict(result: BreakEven) -> str:
+    pays = f"Speculation pays above an accept length of {result.pays_at.value:.2f}"
+    if (
+        result.accept_length is None
+        or result.won_tok_s is None
+        or result.tok_s is None
+        or result.missing_tokens is None
+    ):
+        return f"{pays}; where this recording stands is not recorded."
+    low, high = result.pays_at.low, result.pays_at.high
+    if low is not None and high is not None and low <= result.accept_length <= high:
+        return f"{pays}; at {result.accept_length:.2f} this recording is at the edge, within the noise."
+    word = "loses" if result.won_tok_s < 0 else "wins"
+    share = abs(result.won_tok_s) / result.baseline_tok_s
+    return (
+        f"{pays}; at {result.accept_length:.2f} this recording {word} {abs(result.won_tok_s):.1f} tok/s a request "
+        f"({share * 100:.0f} %): {result.tok_s:.1f} against {result.baseline_tok_s:.1f}."
+    )
+
+
+def _bounds(of: Interval, unit: float) -> str:
+    return "" if of.low is None or of.high is None else f"{of.low / unit:.2f} to {of.high / unit:.2f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _of(clock: Clock) -> str:
+    return f"median of {clock.cycles} {'TRACED' if clock.traced else 'untraced'} cycles"

@@ -1,0 +1,55 @@
+"""``overhead`` in the terminal."""
+
+from __future__ import annotations
+
+from specanalyze.bootstrap import Interval
+from specanalyze.overhead import Overhead
+from specanalyze.render.recording_name import short_name
+from specanalyze.render.terminal import console, milliseconds, notes, table
+
+ROWS = 40
+"""Longer tables are cut here; --output writes all of it."""
+
+
+def draw(result: Overhead) -> None:
+    """Print the result."""
+    out = console()
+    if result.effect is None:
+        out.print("What observing cost is not known.", style="bold")
+    else:
+        out.print(_sentence("Observing made a cycle", result.effect), style="bold")
+    if result.drift is not None:
+        out.print(_sentence("After the windows a cycle was, against before,", result.drift))
+    rows = [
+        [
+            row["rank"],
+            row["stretch"],
+            row["tier"],
+            str(row["cycles"]),
+            milliseconds(row["median_ns"]),
+            "–" if row["low_ns"] is None else f"{row['low_ns'] / 1e6:.3f} to {row['high_ns'] / 1e6:.3f}",
+            "–" if row["over_untraced"] is None else f"{row['over_untraced'] * 100:+.1f} %",
+        ]
+        for row in result.table.head(ROWS).to_dicts()
+    ]
+    columns = [
+        ("rank", "left"),
+        ("stretch", "left"),
+        ("recorded", "left"),
+        ("cycles", "right"),
+        ("median ms", "right"),
+        ("95 % bounds", "right"),
+        ("over untraced", "right"),
+    ]
+    out.print(table(f"Cycle time ({result.mode}), start to start, {short_name(result.name)}", columns, rows))
+    said = list(result.notes)
+    if result.table.height > ROWS:
+        said.append(f"{result.table.height - ROWS} more rows: --output FILE.csv writes them all")
+    notes(out, said)
+
+
+def _sentence(start: str, of: Interval) -> str:
+    bounds = (
+        "" if of.low is None or of.high is None else f" (95 % bounds {of.low * 100:+.1f} to {of.high * 100:+.1f} %)"
+    )
+    return f"{start} {abs(of.value) * 100:.1f} % {'slower' if of.value >= 0 else 'faster'}{bounds}."

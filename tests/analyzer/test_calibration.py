@@ -1,0 +1,118 @@
+"""The calibrated breakdown: busy as measured, idle scaled to the untraced cycle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import traces
+
+from specanalyze.breakdown import break_down, breakdown_frame
+from specanalyze.calibration import Calibration, calibrate, calibrated_columns, withheld_reasons
+from specanalyze.cycles import cycle_table
+from specanalyze.load import open_trace
+from specanalyze.trace import RankTrace
+from specschema.phases import IDLE_BUCKETS
+
+GEMM = "nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT"
+
+
+def cycle(number: int, at: int, window: int | None, mode: str = "speculative") -> list[dict[str, Any]]:
+    """100 ns: 20 launching, 60 of GEMM, 20 host behind it."""
+    rows = [
+        traces.phase("spec.cycle", at, at + 100, cycle=number, mode=mode, window=window),
+        traces.phase("spec.verify", at, at + 100, cycle=number, window=window),
+    ]
+    if window is not None:
+        rows.append(traces.launch("cudaLaunchKernel", at, number, window=window))
+        rows.append(traces.kernel(GEMM, at + 20, at + 80, number, window=window))
+    return rows
+
+
+def rank(untraced: int = 9, step: int = 70, traced: int = 4, odd: int = 0) -> RankTrace:
+    rows = [row for n in range(untraced) for row in cycle(n, n * step, None)]
+    begin = untraced * step + 1000
+    rows += [
+        row
+        for n in range(traced)
+        for row in cycle(untraced + n, begin + n * 100, 0, "speculative" if n >= odd else "prefill")
+    ]
+    return traces.rank_trace(rows)
+
+
+def calibration(*args: Any, **more: Any) -> Calibration:
+    trace = traces.trace(rank(*args, **more))
+    return calibrate(break_down(trace).ranks[0], cycle_table(trace))
+
+
+def cells(of: Calibration) -> dict[str, tuple[float, float, float, float]]:
+    return {
+        row["bucket"]: (row["measured_ns"], row["calibrated_ns"], row["low_ns"], row["high_ns"])
+        for row in of.cells.to_dicts()
+    }
+
+
+def test_idle_buckets_share_what_the_untraced_cycle_leaves() -> None:
+    found = calibration()
+    assert found.reason is None
+    assert (found.measured_ns, found.scale) == (100, 0.25)
+    # 70 untraced, 60 of them busy: 10 are left for launch and host, each of which may have all or nothing of it
+    assert cells(found) == {"gemm": (60, 60, 60, 60), "launch": (20, 5, 0, 10), "host": (20, 5, 0, 10)}
+
+
+def test_a_lower_bound_where_the_others_cannot_take_all() -> None:
+    # 90 untraced: 30 are left, but neither idle bucket was longer than 20, so each has at least 10
+    assert cells(calibration(step=90))["host"] == (20, 15, 10, 20)
+
+
+def test_no_idle_time_is_left_where_busy_work_alone_is_longer() -> None:
+    assert cells(calibration(step=50)) == {"gemm": (60, 60, 60, 60), "launch": (20, 0, 0, 0), "host": (20, 0, 0, 0)}
+
+
+def test_an_untraced_cycle_that_is_longer_stretches_the_idle_time() -> None:
+    assert cells(calibration(step=120))["host"] == (20, 30, 20, 40)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"untraced": 0}, "only 0 untraced speculative cycles stand beside"),
+        ({"untraced": 4}, "only 3 untraced speculative cycles stand beside"),
+        ({"odd": 1}, "only 3 of the 4 traced cycles are speculative cycles of one batch size"),
+        ({"odd": 4}, "the windows hold no decode cycle"),
+    ],
+)
+def test_it_is_withheld_with_the_reason(given: dict[str, int], reason: str) -> None:
+    found = calibration(**given)
+    assert found.cells.height == 0
+    assert found.reason is not None
+    assert f"rank 0: no calibrated times: {reason}" in found.reason
+    assert withheld_reasons({"0": found}) == [found.reason]
+
+
+def test_columns_beside_the_breakdown() -> None:
+    trace = traces.trace(rank())
+    result, cycles = break_down(trace), cycle_table(trace)
+    frame = calibrated_columns(breakdown_frame(result), {r.key: calibrate(r, cycles) for r in result.ranks})
+    assert frame.select("bucket", "total_ns", "calibrated_ns", "calibrated_low_ns", "calibrated_high_ns").rows() == [
+        ("gemm", 240, 240, 240, 240),
+        ("launch", 80, 20, 0, 40),
+        ("host", 80, 20, 0, 40),
+    ]
+    alone = calibrated_columns(breakdown_frame(result), {"0": calibration(untraced=0)})
+    assert alone["calibrated_ns"].to_list() == [None] * 3
+
+
+def test_a_real_trace_with_the_control_of_another_run(reference: Path) -> None:
+    folder = reference / "traces/sglang_h200/tp2"
+    trace = open_trace([folder / "e2_m17_rank0.json.gz"], cycles=folder / "e2_m15_rank0.cycles.json")
+    found = calibrate(break_down(trace).ranks[0], cycle_table(trace))
+    assert found.untraced_ns is not None
+    assert found.cells["measured_ns"].sum() == pytest.approx(found.measured_ns)
+    assert found.cells["calibrated_ns"].sum() == pytest.approx(found.untraced_ns.value)
+    idle = found.cells.filter(pl.col("bucket").is_in(IDLE_BUCKETS))
+    assert found.scale == pytest.approx(0.246, abs=1e-3)
+    assert idle.filter(pl.col("low_ns") > pl.col("calibrated_ns")).height == 0
+    assert idle.filter(pl.col("high_ns") < pl.col("calibrated_ns")).height == 0
