@@ -143,6 +143,9 @@ class _Binding:
     inherited: bool
 
     def undo(self) -> None:
+        if isinstance(self.owner, ModuleType):  # modules imported since may have bound the wrapper by name
+            for module, name in _bound_by_name(self.owner, self.replacement):
+                setattr(module, name, self.original)
         if vars(self.owner).get(self.attribute) is not self.replacement:
             return  # somebody patched over us: taking theirs away would be worse than staying
         if self.inherited:
@@ -213,7 +216,7 @@ def _patch(point: HookPoint, recorder: Any, installed: Installed, module: Module
     inherited = bool(classes) and attribute not in vars(owner)
     _bind(installed, owner, attribute, original, replacement, inherited)
     if not classes:
-        for other, name in _from_imports(module, original):
+        for other, name in _bound_by_name(module, original):
             _bind(installed, other, name, original, replacement, False)
     return None
 
@@ -231,8 +234,8 @@ def lacking_parameters(function: Callable[..., Any], parameters: Sequence[str]) 
     return [name for name in parameters if name not in known]
 
 
-def _from_imports(module: ModuleType, original: Any) -> list[tuple[ModuleType, str]]:
-    """Modules of the same top package that bound the function before it was wrapped (``from module import f``)."""
+def _bound_by_name(module: ModuleType, function: Any) -> list[tuple[ModuleType, str]]:
+    """Other modules of the same top package that hold the function under a name (``from module import function``)."""
     package = module.__name__.split(".")[0]
     found = []
     for name, other in list(sys.modules.items()):
@@ -240,7 +243,7 @@ def _from_imports(module: ModuleType, original: Any) -> list[tuple[ModuleType, s
             continue
         names = getattr(other, "__dict__", None)
         if isinstance(names, Mapping):
-            found += [(other, key) for key, value in list(names.items()) if value is original]
+            found += [(other, key) for key, value in list(names.items()) if value is function]
     return found
 
 

@@ -136,6 +136,17 @@ def test_reaches_functions_that_other_modules_have_imported_from(put: Callable[.
 
 
 @pytest.mark.usefixtures("server")
+def test_remove_reaches_modules_that_bound_the_wrapper(put: Callable[..., Installed]) -> None:
+    worker = importlib.import_module("tinyserver.worker")
+    original = worker.sample
+    installed = put(point("sample"), recorder=Recorder())
+    user = importlib.import_module("tinyserver.user")  # imported while the wrapper was in place
+    assert user.sample is not original
+    installed.remove()
+    assert (user.sample, worker.sample) == (original, original)
+
+
+@pytest.mark.usefixtures("server")
 def test_remove_puts_the_originals_back(put: Callable[..., Installed]) -> None:
     worker = importlib.import_module("tinyserver.worker")
     before = {name: dict(vars(owner)) for name, owner in [("module", worker), ("class", worker.Worker)]}
