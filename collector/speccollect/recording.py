@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("speccollect")
 
-SEGMENTS: Final = 6
-"""Buffers of a rank, about 0.8 MB each. When all wait for the disk, rows are dropped and counted."""
+SEGMENTS: Final = 16
+"""Buffers of a rank, about 0.9 MB each, touched as they are used. A window takes three (control, warm-up, window).
+When all wait for the disk, rows are dropped and counted."""
 
 SEGMENT_SECONDS: Final = 10
 """A kill loses at most this much of the phase tier."""
