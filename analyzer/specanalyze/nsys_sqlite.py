@@ -17,6 +17,8 @@ from specschema.errors import TraceError
 
 MAGIC: Final = b"SQLite format 3\0"
 _BATCH: Final = 1 << 16
+_SALVAGED_BATCH: Final = 64
+"""Rows of the batch in which SQLite meets a damaged page are lost, so few at a time."""
 
 
 def is_sqlite(path: Path) -> bool:
@@ -120,13 +122,21 @@ class SqliteTables:
         if not self.columns(table):
             return {}
         if table not in self._counts:
-            key = nsys.process_column(self.columns(table))
-            with self._connected() as connection:
-                rows = connection.execute(
-                    f'SELECT "{key}" & {nsys.PROCESS_MASK}, COUNT(*) FROM "{table}" WHERE "{key}" IS NOT NULL GROUP BY 1 ORDER BY 1'
-                ).fetchall()
-            self._counts[table] = dict(rows)
+            try:
+                self._counts[table] = self._counted(table)
+            except TraceError:
+                if not self._salvage:
+                    raise
+                key = nsys.process_column(self.columns(table))
+                ids = self.read(table, [key]).get_column(key).drop_nulls() & nsys.PROCESS_MASK
+                self._counts[table] = dict(ids.alias("process").value_counts().sort("process").iter_rows())
         return self._counts[table]
+
+    def _counted(self, table: str) -> Mapping[int, int]:
+        key = nsys.process_column(self.columns(table))
+        query = f'SELECT "{key}" & {nsys.PROCESS_MASK}, COUNT(*) FROM "{table}" WHERE "{key}" IS NOT NULL GROUP BY 1 ORDER BY 1'
+        with self._connected() as connection:
+            return dict(connection.execute(query).fetchall())
 
     def read(self, table: str, columns: Sequence[str], process: int | None = None) -> pl.DataFrame:
         present = self.columns(table)
@@ -141,7 +151,7 @@ class SqliteTables:
         try:
             with self._connected() as connection:
                 cursor = connection.execute(query, values)
-                while rows := cursor.fetchmany(_BATCH):
+                while rows := cursor.fetchmany(_SALVAGED_BATCH if self._salvage else _BATCH):
                     frames.append(self._frame(table, columns, rows))
                     if self.rows_read is not None:
                         self.rows_read(len(rows))
@@ -149,7 +159,9 @@ class SqliteTables:
             if not self._salvage:
                 raise
             read = sum(frame.height for frame in frames)
-            self.lost.append(f"lost: {error}; {read} rows of {table} were read before it")
+            line = f"lost: {error}; {read} rows of {table} were read before it"
+            if line not in self.lost:
+                self.lost.append(line)
         return pl.concat(frames) if frames else nsys.empty(columns)
 
     def _frame(self, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> pl.DataFrame:
