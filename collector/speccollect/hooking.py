@@ -312,8 +312,8 @@ def _guard(point: HookPoint, recorder: Any) -> Wrapper:
 def capturing() -> bool:
     """Whether the calling thread's current CUDA stream is being captured: no range or event belongs in a graph."""
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda") or not torch.backends.cuda.is_built():
-        return False  # a torch without CUDA raises where this one answers
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+        return False  # a torch without CUDA, or whose CUDA never started, raises where this one answers
     return bool(torch.cuda.is_current_stream_capturing())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from speccollect.hooking import HookPoint, Installed, Wrapper, argument, install, phase
+from speccollect.hooking import HookPoint, Installed, Wrapper, argument, capturing, install, phase
 
 SERVER = """
 calls = []
@@ -327,6 +327,18 @@ def test_argument_by_keyword_or_position() -> None:
     assert argument("batch", 0, (), {"batch": 8}) == 8
     with pytest.raises(LookupError, match="the caller passed no batch"):
         argument("batch", 0, (), {})
+
+
+@pytest.mark.usefixtures("server")
+def test_hooks_work_beside_a_torch_whose_cuda_never_started(put: Callable[..., Installed]) -> None:
+    import torch
+
+    assert not torch.cuda.is_initialized()
+    assert not capturing()
+    recorder = Recorder()
+    put(point("sample"), recorder=recorder)
+    assert importlib.import_module("tinyserver.worker").sample(1) == 10
+    assert recorder.seen == ["+verify", "-1"]
 
 
 @pytest.mark.usefixtures("server")
