@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import traces
 
 from specanalyze.breakdown import break_down
+from specanalyze.carry_nodes import with_nodes
 from specanalyze.layers import by_layer, by_module, layers
 from specanalyze.load import open_trace
+from specanalyze.trace_files import write_trace
 from specschema.errors import TraceError
 
 MOE = "fused_moe_kernel"
@@ -146,3 +149,15 @@ def test_layers_of_a_real_server(reference: Path) -> None:
 def test_without_a_node_map_the_command_says_what_would_have_one(reference: Path) -> None:
     with pytest.raises(TraceError, match="has no node map.*record with the collector"):
         layers(open_trace([reference / "traces/sglang_h200/tp2/e2_m17_rank0.json.gz"]))
+
+
+def test_an_imported_trace_carries_graph_and_node_on_its_kernels(reference: Path, tmp_path: Path) -> None:
+    source = open_trace([reference / "traces/sglang_h200/tp1/e2_nodemap_m17_rank0.json.gz"])
+    write_trace(with_nodes(source), tmp_path / "trace.parquet")
+    again = open_trace([tmp_path / "trace.parquet"])
+    (before,), (after,) = break_down(source).ranks, break_down(again).ranks
+    assert after.buckets_ns == before.buckets_ns
+    assert after.node_map == {"placed": 120, "by_id": 120, "other_count": 0, "other_names": 0}
+    (rank,) = again.ranks()
+    device = rank.events.filter(pl.col("kind").cast(pl.String).is_in(["kernel", "memcpy", "memset"]))
+    assert device.get_column("node").is_not_null().sum() == 40 * (465 + 30 + 23)

@@ -37,10 +37,11 @@ def import_trace(
     Example: specanalyze import profiles/ -o trace.parquet
     """
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    from specanalyze.carry_nodes import with_nodes
     from specanalyze.render.terminal import warn
     from specanalyze.trace_files import write_trace
 
-    write_trace(trace, output, force=force)
+    write_trace(with_nodes(trace), output, force=force)
     from specanalyze.validate import summary
 
     written = summary(output)
