@@ -57,6 +57,12 @@ def install_vllm() -> None:
     _install_node_map(os.environ)
 
 
+def install_embedded() -> None:
+    """What the ranks of the embedded engine load (`speccollect demo`)."""
+    _install("embedded", os.environ)
+    _install_node_map(os.environ)
+
+
 def install_all() -> None:
     """What `speccollect run` loads in every Python process it reaches: hooks wait for the engines' modules."""
     install_sglang()

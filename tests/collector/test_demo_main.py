@@ -17,9 +17,10 @@ from speccollect.config import WindowSettings
 from speccollect.demo.config import DemoConfig
 from speccollect.demo.launcher import run_ranks
 from speccollect.demo.main import DemoResult, fitting_windows, run_demo
-from speccollect.demo.rank import RankTask
+from speccollect.demo.rank import RankTask, Way
 from speccollect.demo.request import Request
-from speccollect.demo.selfcheck import check
+from speccollect.demo.selfcheck import check, first_difference
+from speccollect.demo.shape import build_requests
 from specschema.errors import UsageError
 
 SMALL: dict[str, Any] = {
@@ -135,11 +136,19 @@ def test_plain_decoding_is_recorded_as_a_baseline(tmp_path: Path) -> None:
     assert result.accept_lengths == [[1] * 11]
 
 
-def test_the_self_check_finds_every_promise_kept() -> None:
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_self_check_finds_every_promise_kept(tp: int) -> None:
+    config = DemoConfig(layers=2, hidden=128, vocab=512, max_batch=2, max_context=128, tp=tp)
     lines: list[str] = []
-    assert check({**SMALL, "device": "cpu", "max_tokens": 20}, batches=(2,), say=lines.append) == []
-    assert [line.split(":")[0] for line in lines] == ["batch 2, plain", "batch 2, speculative"]
+    assert check(config, build_requests(config, 3, 20, 20), device="cpu", say=lines.append) == []
+    assert [line.split(":")[0] for line in lines] == ["plain", "speculative"]
     assert "verify" in lines[1]
+
+
+def test_the_self_check_would_find_a_broken_promise() -> None:
+    assert first_difference([[1, 2], [3, 4]], [[1, 2], [3, 5]]) == "in request 1 at token 1"
+    assert first_difference([[1, 2, 3]], [[1, 2]]) == "in request 0 at token 2"
+    assert first_difference([[1, 2]], [[1, 2]]) is None
 
 
 @pytest.mark.gpu
@@ -147,7 +156,8 @@ def test_the_self_check_finds_every_promise_kept() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_graphs_and_eager_give_the_tokens_of_plain_decoding(dtype: str) -> None:
-    assert check({"device": "cuda", "dtype": dtype, "max_tokens": 200}, batches=(1, 3), say=print) == []
+    config = DemoConfig(max_batch=3, dtype=dtype)
+    assert check(config, build_requests(config, 4, 64, 200), device="cuda", say=print) == []
 
 
 def test_the_engine_holds_no_instrumentation() -> None:
@@ -162,7 +172,9 @@ def test_the_engine_holds_no_instrumentation() -> None:
 
 def test_a_rank_that_fails_is_named_with_its_reason() -> None:
     request = Request("long", tuple(range(100)), 100)
-    task = RankTask(0, 0, "cpu", DemoConfig(layers=1, hidden=128, max_context=128, tp=2), (request,), True, False)
+    task = RankTask(
+        0, 0, "cpu", DemoConfig(layers=1, hidden=128, max_context=128, tp=2), (request,), (Way(True, False),)
+    )
     with pytest.raises(RuntimeError, match=r"(?s)rank [01] of the embedded engine ended.*needs 203 cache positions"):
         run_ranks(task, {}, before=lambda: None, after=lambda: None)
 

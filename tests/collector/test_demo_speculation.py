@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -13,6 +15,15 @@ from speccollect.demo.speculation import accepted_drafts
 from speccollect.demo.worker import SpeculativeWorker
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products are slower on several threads, much slower where the cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def small(*, seed: int = 0, steps: int = 2, max_batch: int = 1) -> DemoConfig:

@@ -66,10 +66,11 @@ class Ranks:
                     )
             time.sleep(_POLL_SECONDS)
 
-    def results(self) -> list[RankResult]:
-        """What each rank reported, once all have."""
+    def results(self) -> list[list[RankResult]]:
+        """What each rank reported of each way, once all have."""
         self.wait_for("result")
-        return [RankResult(**json.loads(self.store.get(f"result/{rank}"))) for rank in range(self.size)]
+        texts = [self.store.get(f"result/{rank}") for rank in range(self.size)]
+        return [[RankResult(**way) for way in json.loads(text)] for text in texts]
 
     def leave(self) -> None:
         """Let the ranks close their files and end.
@@ -133,7 +134,7 @@ def started(task: RankTask, environment: Mapping[str, str]) -> Iterator[Ranks]:
 
 def run_ranks(
     task: RankTask, environment: Mapping[str, str], *, before: Callable[[], None], after: Callable[[], None]
-) -> list[RankResult]:
+) -> list[list[RankResult]]:
     """Run a task on all its ranks.
 
     Args:
@@ -143,7 +144,7 @@ def run_ranks(
         after: called when every rank has served.
 
     Returns:
-        One result a rank.
+        For each rank, one result a way.
 
     Raises:
         RuntimeError: a rank failed.
@@ -156,3 +157,15 @@ def run_ranks(
         after()
         ranks.leave()
         return results
+
+
+def agreed(results: list[list[RankResult]]) -> list[RankResult]:
+    """Rank 0's results, after the others' tokens were held against them.
+
+    Raises:
+        RuntimeError: a rank chose other tokens.
+    """
+    for rank, mine in enumerate(results):
+        if [way.completions for way in mine] != [way.completions for way in results[0]]:
+            raise RuntimeError(f"rank {rank} of the embedded engine chose other tokens than rank 0")
+    return results[0]

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from speccollect import control
 from speccollect.config import FOLDER_VARIABLE, SWITCH_VARIABLE, WindowSettings, parse_windows
-from speccollect.demo.config import POSITION_LAG, DemoConfig
-from speccollect.demo.launcher import run_ranks
-from speccollect.demo.rank import RankTask
-from speccollect.demo.request import Request
+from speccollect.demo.config import DemoConfig
+from speccollect.demo.launcher import agreed, run_ranks
+from speccollect.demo.rank import RankTask, Way
+from speccollect.demo.shape import build_config, build_requests, choose_device, longest_request
 from speccollect.merge import Merged, merge
 from speccollect.wait import wait_for_ranks
 from specschema.errors import UsageError
@@ -41,8 +39,6 @@ class DemoResult:
     """Tokens committed by each cycle after prefill, per request. Their sum is one less than the completion: prefill gives the first token."""
     seconds: float
     """From the first prefill to the last token, on rank 0, recording included."""
-    phase_ns: dict[str, int]
-    """Median duration of each phase by itself on rank 0; empty unless ``time_phases`` was asked for."""
     merged: Merged | None
     """What merging the ranks' files found; None where no trace was asked for."""
 
@@ -81,7 +77,6 @@ def run_demo(
     speculate: bool = True,
     windows: WindowSettings | str | None = None,
     force: bool = False,
-    time_phases: bool = False,
 ) -> DemoResult:
     """Serve one long request (or several) on ``tp`` ranks and record them like a server.
 
@@ -103,7 +98,6 @@ def run_demo(
         speculate: False decodes plainly: the baseline.
         windows: which cycles are profiled; text as on the command line; if not given two windows that fit ``max_tokens``.
         force: overwrite ``output``.
-        time_phases: time each phase by itself after the requests are served.
 
     Returns:
         The engine's own account.
@@ -114,40 +108,28 @@ def run_demo(
     """
     if output is not None and output.exists() and not force:
         raise UsageError(f"{output} exists: give another name, or --force to overwrite it")
-    chosen = _device(device, tp)
+    chosen = choose_device(device, tp)
     count = requests if requests is not None else batch_size
-    if count < 1 or prompt_tokens <= POSITION_LAG or max_tokens < 1:
-        raise UsageError(
-            f"the demo needs a request, a prompt of more than {POSITION_LAG} tokens and max_tokens of at least 1"
-        )
-    heads = max(8, hidden // 128)
-    longest = prompt_tokens + 7 * (count - 1) + max_tokens + steps + 1
-    try:
-        config = DemoConfig(
-            layers=layers,
-            hidden=hidden,
-            heads=heads,
-            kv_heads=heads // 2,
-            experts=experts,
-            top_k=top_k,
-            intermediate=hidden // 2 if intermediate is None else intermediate,
-            vocab=vocab,
-            steps=steps,
-            max_batch=batch_size,
-            max_context=-(-longest // 64) * 64,
-            dtype=dtype or ("bfloat16" if chosen == "cuda" else "float32"),
-            seed=seed,
-            tp=tp,
-        )
-    except ValueError as error:
-        raise UsageError(f"the demo can't be built like this: {error}") from None
-    settings = (
-        parse_windows(windows)
-        if isinstance(windows, str)
-        else windows or fitting_windows(config, max_tokens, speculate)
+    config = build_config(
+        device=chosen,
+        tp=tp,
+        steps=steps,
+        batch_size=batch_size,
+        longest=longest_request(count, prompt_tokens, max_tokens),
+        layers=layers,
+        hidden=hidden,
+        experts=experts,
+        top_k=top_k,
+        intermediate=intermediate,
+        vocab=vocab,
+        dtype=dtype,
+        seed=seed,
     )
-    served = _requests(config, count, prompt_tokens, max_tokens, stop_token)
-    task = RankTask(0, 0, chosen, config, served, speculate, eager, time_phases)
+    if windows is None:
+        windows = fitting_windows(config, max_tokens, speculate)
+    settings = parse_windows(windows) if isinstance(windows, str) else windows
+    served = build_requests(config, count, prompt_tokens, max_tokens, stop_token)
+    task = RankTask(0, 0, chosen, config, served, (Way(speculate, eager),))
     folder = Path(tempfile.mkdtemp(prefix="specanalyze-demo-"))
     merged: Merged | None = None
     try:
@@ -166,10 +148,7 @@ def run_demo(
             merged.problems.extend(late)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    first = results[0]
-    for rank, result in enumerate(results):
-        if result.completions != first.completions:
-            raise RuntimeError(f"rank {rank} of the embedded engine chose other tokens than rank 0")
+    first = agreed(results)[0]
     return DemoResult(
         output=output,
         config=config,
@@ -178,32 +157,7 @@ def run_demo(
         tokens=first.completions,
         accept_lengths=first.accept_lengths,
         seconds=first.seconds,
-        phase_ns=first.phase_ns,
         merged=merged,
-    )
-
-
-def _device(device: str, tp: int) -> str:
-    if device not in ("auto", "cuda", "cpu"):
-        raise UsageError(f"device must be auto, cuda or cpu, not {device!r}")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cuda" and gpus < tp:
-        raise UsageError(f"{tp} ranks need {tp} GPUs, this machine shows {gpus}: lower --tp, or --device cpu")
-    return "cuda" if device != "cpu" and gpus >= tp else "cpu"
-
-
-def _requests(
-    config: DemoConfig, count: int, prompt_tokens: int, max_tokens: int, stop_token: int | None
-) -> tuple[Request, ...]:
-    generator = torch.Generator().manual_seed(config.seed)
-    return tuple(
-        Request(
-            request_id=f"demo-{n}",
-            prompt=tuple(torch.randint(0, config.vocab, (prompt_tokens + 7 * n,), generator=generator).tolist()),
-            max_tokens=max_tokens,
-            stop_token=stop_token,
-        )
-        for n in range(count)
     )
 
 

@@ -17,11 +17,19 @@ from speccollect.demo.request import Request, Sequence
 from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.timing import phase_times
 from speccollect.demo.worker import SpeculativeWorker
-from speccollect.engines import embedded
+from speccollect.plugin import install_embedded
 from speccollect.recorder import get_recorder
 
 WARM_UP_TOKENS: Final = 8
 """Completion tokens of the request that runs before anything is recorded: first calls load kernels and set up libraries."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How requests are served."""
+
+    speculate: bool
+    eager: bool
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,8 @@ class RankTask:
     """cuda or cpu."""
     config: DemoConfig
     requests: tuple[Request, ...]
-    speculate: bool
-    eager: bool
+    ways: tuple[Way, ...]
+    """Each is served with all requests, in turn; recorded is all of it."""
     time_phases: bool = False
     """Whether each phase is timed by itself after the requests are served."""
 
@@ -50,12 +58,13 @@ class RankTask:
         fields = json.loads(text)
         fields["config"] = DemoConfig(**fields["config"])
         fields["requests"] = tuple(Request(**{**r, "prompt": tuple(r["prompt"])}) for r in fields["requests"])
+        fields["ways"] = tuple(Way(**way) for way in fields["ways"])
         return RankTask(**fields)
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """What a rank did."""
+    """What a rank did in one way."""
 
     completions: list[list[int]]
     """Completion tokens of each request."""
@@ -82,25 +91,29 @@ def serve(task: RankTask) -> None:
         coordinates={"tensor": task.rank},
         server="embedded",
         server_version=speccollect.__version__,
-        server_args={**asdict(task.config), "speculate": task.speculate, "eager": task.eager},
+        server_args={**asdict(task.config), "ways": [asdict(way) for way in task.ways]},
     )
-    embedded.install(recorder)
+    install_embedded()
+    results: list[RankResult] = []
     with torch.inference_mode():
-        worker = SpeculativeWorker(task.config, parallel, device, speculate=task.speculate, eager=task.eager)
-        run(worker, [replace(r, max_tokens=min(r.max_tokens, WARM_UP_TOKENS)) for r in task.requests])
-        launcher.set(f"ready/{task.rank}", "")
-        launcher.wait(["go"])
-        begun = time.perf_counter()
-        sequences = run(worker, task.requests)
-        seconds = time.perf_counter() - begun
-        phase_ns = phase_times(worker, task.config.max_batch) if task.time_phases else {}
-    result = RankResult([s.completion for s in sequences], [s.accept_lengths for s in sequences], seconds, phase_ns)
-    launcher.set(f"result/{task.rank}", json.dumps(asdict(result)))
+        for way in task.ways:
+            worker = SpeculativeWorker(task.config, parallel, device, speculate=way.speculate, eager=way.eager)
+            run(worker, [replace(r, max_tokens=min(r.max_tokens, WARM_UP_TOKENS)) for r in task.requests])
+            if not results:
+                launcher.set(f"ready/{task.rank}", "")
+                launcher.wait(["go"])
+            begun = time.perf_counter()
+            served = run(worker, task.requests)
+            seconds = time.perf_counter() - begun
+            phase_ns = phase_times(worker, task.config.max_batch) if task.time_phases else {}
+            lengths = [sequence.accept_lengths for sequence in served]
+            results.append(RankResult([sequence.completion for sequence in served], lengths, seconds, phase_ns))
+            worker.graphs.release()
+    launcher.set(f"result/{task.rank}", json.dumps([asdict(result) for result in results]))
     # The launcher disarms once every rank is through; the poll sees it, and the recorder closes this rank's files.
     launcher.wait(["over"])
     recorder.poll()
     recorder.close()
-    worker.graphs.release()
     disconnect()
 
 

@@ -5,54 +5,67 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from speccollect.demo.main import DemoResult, run_demo
+from speccollect.config import SWITCH_VARIABLE
+from speccollect.demo.config import DemoConfig
+from speccollect.demo.launcher import agreed, run_ranks
+from speccollect.demo.rank import RankTask, Way
+from speccollect.demo.request import Request
+from speccollect.demo.shape import build_config, build_requests, choose_device, longest_request
 from specschema.errors import SpecError
 
+PROMPT_TOKENS: Final = 64
 
-def check(shape: dict[str, Any], *, batches: tuple[int, ...], say: Callable[[str], None]) -> list[str]:
+PLAIN: Final = Way(speculate=False, eager=True)
+SPECULATIVE: Final = Way(speculate=True, eager=True)
+PLAIN_GRAPHS: Final = Way(speculate=False, eager=False)
+SPECULATIVE_GRAPHS: Final = Way(speculate=True, eager=False)
+NAMES: Final = {
+    PLAIN: "plain",
+    SPECULATIVE: "speculative",
+    PLAIN_GRAPHS: "plain, CUDA graphs",
+    SPECULATIVE_GRAPHS: "speculative, CUDA graphs",
+}
+
+
+def check(config: DemoConfig, requests: tuple[Request, ...], *, device: str, say: Callable[[str], None]) -> list[str]:
     """Compare speculation with plain decoding, and CUDA graphs with eager execution where there are graphs.
 
     Args:
-        shape: keyword arguments of ``run_demo`` that all runs share.
-        batches: batch sizes; each serves one request more than that, so that rows get free and are taken again.
+        config: the engine. A batch smaller than the number of requests lets rows get free and be taken again.
+        requests: what every way serves.
+        device: cuda or cpu.
         say: takes one line of text at a time.
 
     Returns:
         One line for each promise that was broken.
     """
+    ways = (PLAIN, SPECULATIVE) if device == "cpu" else tuple(NAMES)
+    task = RankTask(0, 0, device, config, requests, ways, time_phases=True)
+    results = agreed(run_ranks(task, {SWITCH_VARIABLE: "0"}, before=lambda: None, after=lambda: None))
     broken = []
-    for batch in batches:
-        runs: dict[str, DemoResult] = {}
-        ways: tuple[tuple[str, dict[str, Any]], ...] = (
-            ("plain", {"speculate": False}),
-            ("speculative", {"speculate": True}),
-            ("plain, eager", {"speculate": False, "eager": True}),
-            ("speculative, eager", {"speculate": True, "eager": True}),
+    for way, result in zip(ways, results, strict=True):
+        lengths = [length for request in result.accept_lengths for length in request]
+        tokens = sum(len(completion) for completion in result.completions)
+        phases = ", ".join(f"{phase} {ns / 1e6:.3f} ms" for phase, ns in result.phase_ns.items())
+        say(
+            f"{NAMES[way]}: {tokens / result.seconds:.1f} tok/s, "
+            f"accept length {sum(lengths) / max(1, len(lengths)):.2f}; {phases}"
         )
-        for name, options in ways:
-            if "eager" in options and runs["plain"].device == "cpu":
-                continue
-            runs[name] = run = run_demo(
-                None, **shape, **options, batch_size=batch, requests=batch + 1, time_phases=True
-            )
-            accept = run.mean_accept_length or 0.0
-            phases = ", ".join(f"{phase} {ns / 1e6:.3f} ms" for phase, ns in run.phase_ns.items())
-            say(f"batch {batch}, {name}: {run.tokens_per_second:.1f} tok/s, accept length {accept:.2f}; {phases}")
-            if run.tokens != runs["plain"].tokens:
-                broken.append(f"batch {batch}: {name} {_first_difference(run, runs['plain'])}")
+        difference = first_difference(result.completions, results[0].completions)
+        if difference is not None:
+            broken.append(f"{NAMES[way]} differs from plain decoding {difference}")
     return broken
 
 
-def _first_difference(run: DemoResult, plain: DemoResult) -> str:
-    for request, (mine, right) in enumerate(zip(run.tokens, plain.tokens, strict=True)):
-        if mine != right:
-            place = next(
-                (n for n, (a, b) in enumerate(zip(mine, right, strict=False)) if a != b), min(len(mine), len(right))
-            )
-            return f"differs from plain decoding in request {request} at token {place}"
-    return "differs from plain decoding"
+def first_difference(mine: list[list[int]], right: list[list[int]]) -> str | None:
+    """Where two runs' completions part, in words; None where they don't."""
+    for request, (a, b) in enumerate(zip(mine, right, strict=True)):
+        if a != b:
+            place = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+            return f"in request {request} at token {place}"
+    return None
 
 
 def main() -> int:
@@ -63,17 +76,29 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--max-tokens", type=int, default=100)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--batch", type=int, default=3, help="one request more than this is served")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"))
-    options = vars(parser.parse_args())
-    batches = tuple(options.pop("batch"))
+    options = parser.parse_args()
     try:
-        broken = check(options, batches=batches, say=lambda line: _write(sys.stdout, line))
+        device = choose_device(options.device, options.tp)
+        config = build_config(
+            device=device,
+            tp=options.tp,
+            steps=options.steps,
+            batch_size=options.batch,
+            longest=longest_request(options.batch + 1, PROMPT_TOKENS, options.max_tokens),
+            layers=options.layers,
+            hidden=options.hidden,
+            dtype=options.dtype,
+            seed=options.seed,
+        )
     except SpecError as error:
         _write(sys.stderr, str(error))
         return 2
+    requests = build_requests(config, options.batch + 1, PROMPT_TOKENS, options.max_tokens)
+    broken = check(config, requests, device=device, say=lambda line: _write(sys.stdout, line))
     for line in broken:
         _write(sys.stdout, f"BROKEN: {line}")
     if not broken:
