@@ -19,16 +19,27 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, Protocol
 
 import wrapt
 from packaging.specifiers import SpecifierSet
 
+from speccollect.guard import Wrapper, capturing, guarded, switched
+
 logger: Final = logging.getLogger("speccollect")
 
-Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-"""``wrapper(wrapped, instance, args, kwargs)``; ``wrapped`` is bound to ``instance`` already (wrapt's convention)."""
+__all__ = [
+    "HookPoint",
+    "Installed",
+    "Recorder",
+    "Wrapper",
+    "argument",
+    "capturing",
+    "install",
+    "lacking_parameters",
+    "phase",
+]
 
 
 class Recorder(Protocol):
@@ -212,7 +223,11 @@ def _patch(point: HookPoint, recorder: Any, installed: Installed, module: Module
     lacking = lacking_parameters(getattr(owner, attribute), point.parameters)
     if lacking:
         return f"no parameter {', '.join(lacking)}"
-    replacement = wrapt.FunctionWrapper(original, _guard(point, recorder))
+    guard = guarded(point.name, point.wrapper(recorder), recorder, polls=point.polls, always=point.always)
+    if isinstance(original, FunctionType) and not point.polls and not point.always:
+        replacement: Any = switched(original, guard, recorder, method=bool(classes))
+    else:
+        replacement = wrapt.FunctionWrapper(original, guard)
     inherited = bool(classes) and attribute not in vars(owner)
     _bind(installed, owner, attribute, original, replacement, inherited)
     if not classes:
@@ -245,76 +260,6 @@ def _bound_by_name(module: ModuleType, function: Any) -> list[tuple[ModuleType, 
         if isinstance(names, Mapping):
             found += [(other, key) for key, value in list(names.items()) if value is function]
     return found
-
-
-class _Original:
-    """The original of one call: runs at most once, and remembers how it went."""
-
-    __slots__ = ("called", "error", "result", "wrapped")
-
-    def __init__(self, wrapped: Callable[..., Any]) -> None:
-        self.wrapped = wrapped
-        self.called = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.called:
-            if self.error is not None:
-                raise self.error
-            return self.result
-        self.called = True
-        try:
-            self.result = self.wrapped(*args, **kwargs)
-        except BaseException as error:
-            self.error = error
-            raise
-        return self.result
-
-
-def _guard(point: HookPoint, recorder: Any) -> Wrapper:
-    """Wraps the point's wrapper so that it keeps the promise of this module, bugs in it included."""
-    wrapper = point.wrapper(recorder)
-    where, polls, always = point.name, point.polls, point.always
-
-    def guard(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if polls:
-            try:
-                recorder.poll()
-            except Exception as error:  # noqa: BLE001  hook boundary: fail open
-                recorder.fail(where, error)
-        if not (recorder.armed or always) or capturing():
-            return wrapped(*args, **kwargs)
-        original = _Original(wrapped)
-        failure: Exception | None = None
-        result: Any = None
-        try:
-            result = wrapper(original, instance, args, kwargs)
-        except Exception as error:  # noqa: BLE001  hook boundary: fail open
-            failure = error
-        if failure is not None and failure is not original.error:
-            recorder.fail(where, failure)
-        elif failure is None and not original.called:
-            recorder.fail(where, RuntimeError("the wrapper did not call the original"))
-        if original.error is not None:
-            try:
-                raise original.error
-            finally:
-                # the traceback refers to this frame: without this the server's objects would wait for the collector
-                original.error = failure = None
-        if not original.called:
-            return wrapped(*args, **kwargs)
-        return original.result if failure is not None else result
-
-    return guard
-
-
-def capturing() -> bool:
-    """Whether the calling thread's current CUDA stream is being captured: no range or event belongs in a graph."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
-        return False  # a torch without CUDA, or whose CUDA never started, raises where this one answers
-    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def phase(name: str) -> Callable[[Any], Wrapper]:
