@@ -233,13 +233,18 @@ class Measured:
         return acceptance_of([self])
 
     def accepts(self) -> pl.DataFrame:
-        """One row a request and verify step: drafted (the depth of the draft, not the size of its tree), accepted."""
+        """One row a request and verify step: drafted (the depth of the draft, not the size of its tree), accepted, committed."""
         rows = self.decoding().filter(pl.col("accepted_draft_tokens").is_not_null())
         steps = self.draft_steps
         drafted = pl.min_horizontal("draft_tokens", pl.lit(steps)).cast(pl.Int64)  # of a null and a number: the number
         return (
-            rows.select(drafted.alias("drafted"), pl.col("accepted_draft_tokens").alias("accepted"))
-            .explode("accepted", empty_as_null=True)
+            rows.filter(pl.col("accepted_draft_tokens").list.len() == pl.col("accept_lengths").list.len())
+            .select(
+                drafted.alias("drafted"),
+                pl.col("accepted_draft_tokens").alias("accepted"),
+                pl.col("accept_lengths").alias("committed"),
+            )
+            .explode("accepted", "committed", empty_as_null=True)
             .drop_nulls("accepted")
         )
 

@@ -23,6 +23,7 @@ MODULES: Final = (
     "compare",
     "sweep",
     "whatif",
+    "diagnose",
 )
 """Modules of commands, in the order of ``--help``. Each has ``register(app)`` and imports nothing heavy at its top."""
 

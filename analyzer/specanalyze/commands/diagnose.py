@@ -1,0 +1,80 @@
+"""``specanalyze diagnose``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    CyclesOption,
+    DeviceOption,
+    ForceOption,
+    JsonOption,
+    NodeMapOption,
+    OutputOption,
+    PhaseMapOption,
+    SalvageOption,
+    TraceArgument,
+    emit_json,
+    open_for,
+    phase_map_of,
+)
+from specanalyze.commands.recording_arguments import open_recording
+
+
+def diagnose(
+    traces: TraceArgument,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="RECORDING",
+            help="Plain decoding of the same server: opens break-even and expert rules.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_differences: Annotated[
+        bool, typer.Option("--accept-differences", help="Use a baseline that ran on another environment all the same.")
+    ] = False,
+    json: JsonOption = False,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    cycles: CyclesOption = None,
+    node_map: NodeMapOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """What to change first: findings ranked by the time each token would win, with evidence, knob and what would disprove it.
+
+    Examples:
+
+      specanalyze diagnose trace.parquet
+
+      specanalyze diagnose trace.parquet --baseline plain.parquet
+    """
+    mapping = phase_map_of(phase_map)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device)
+    from specanalyze.diagnose import diagnose as run
+    from specanalyze.diagnose import diagnosis_json
+    from specanalyze.render.terminal import warn
+
+    result = run(trace, baseline=plain, accept_differences=accept_differences, phase_map=mapping)
+    if output is not None:
+        from specanalyze.render.files import write_table
+
+        write_table(result.findings, output, force)
+    if json:
+        emit_json(diagnosis_json(result))
+    elif output is None:
+        from specanalyze.render.diagnose import draw
+
+        draw(result)
+    warn(result.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(diagnose)

@@ -1,0 +1,136 @@
+"""``diagnose``: what to change first: findings ranked by the time each token would win."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Found, NotChecked, Subject
+from specanalyze.diagnosis_rules import RULES
+from specanalyze.environment import check_baseline
+from specanalyze.measured import Measured, measure
+from specanalyze.trace import Trace
+
+FINDING_SCHEMA: Final[dict[str, Any]] = {
+    "rule": pl.String,
+    "title": pl.String,
+    "win_ms_per_token": pl.Float64,
+    "win_ns_per_cycle": pl.Float64,
+    "confidence": pl.String,
+    "evidence": pl.List(pl.String),
+    "knob": pl.String,
+    "disproof": pl.String,
+    "withheld": pl.String,
+}
+"""Columns of ``Diagnosis.findings``. Wins are upper bounds and do not add up; null where a recording cannot tell."""
+
+_CONFIDENCE: Final = {HIGH: 0, MEDIUM: 1, LOW: 2}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings of a recording.
+
+    Attributes:
+        name: the recording.
+        findings: see FINDING_SCHEMA; what each token would win most first, then those without a figure by confidence.
+        clean: names of rules that looked and found nothing.
+        not_checked: rule -> why it could not look, and what to record.
+        cycle_ns: mean cycle.
+        tokens_per_second: None where accepts are not recorded.
+        warnings: one line each.
+    """
+
+    name: str
+    findings: pl.DataFrame
+    clean: list[str]
+    not_checked: dict[str, str]
+    cycle_ns: float
+    tokens_per_second: float | None
+    warnings: list[str]
+
+
+def diagnose(
+    trace: Trace,
+    *,
+    baseline: Trace | None = None,
+    accept_differences: bool = False,
+    phase_map: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """Look for every fault that the rules know.
+
+    Args:
+        trace: the recording.
+        baseline: plain decoding of the same server; opens the rules that need it.
+        accept_differences: use it even if it ran on another environment.
+        phase_map: regular expression -> phase for range names that are not built in.
+
+    Raises:
+        TraceError: no phases, no whole decode cycle, or a stale baseline.
+    """
+    m = measure(trace, phase_map)
+    warnings = list(trace.warnings)
+    plain = None
+    if baseline is not None:
+        plain = measure(baseline, phase_map)
+        speed = plain.tokens_per_second
+        warnings += check_baseline(
+            baseline, trace, accept=accept_differences, what="" if speed is None else f"{speed:.1f} tok/s"
+        )
+    return examine(m, plain, warnings)
+
+
+def examine(m: Measured, baseline: Measured | None = None, warnings: list[str] | None = None) -> Diagnosis:
+    """``diagnose`` on recordings that are measured already."""
+    subject = Subject(m, baseline)
+    tokens = m.tokens_per_cycle
+    rows: list[dict[str, Any]] = []
+    clean, not_checked = [], {}
+    for rule in RULES:
+        answer = rule.check(subject)
+        if isinstance(answer, NotChecked):
+            not_checked[rule.name] = answer.reason
+        elif isinstance(answer, Found):
+            win = answer.win_ns
+            rows.append(
+                {
+                    "rule": rule.name,
+                    "title": answer.title,
+                    "win_ms_per_token": None if win is None or not tokens else win / tokens / 1e6,
+                    "win_ns_per_cycle": win,
+                    "confidence": answer.confidence,
+                    "evidence": list(answer.evidence),
+                    "knob": rule.knob(subject.server),
+                    "disproof": rule.disproof,
+                    "withheld": answer.withheld,
+                }
+            )
+        else:
+            clean.append(rule.name)
+    rows.sort(key=lambda r: (-(r["win_ns_per_cycle"] or 0.0), _CONFIDENCE[r["confidence"]]))
+    said = list(dict.fromkeys(warnings if warnings is not None else m.trace.warnings))
+    return Diagnosis(
+        m.trace.name,
+        pl.DataFrame(rows, schema=FINDING_SCHEMA),
+        clean,
+        not_checked,
+        m.step_ns,
+        m.tokens_per_second,
+        said,
+    )
+
+
+def diagnosis_json(result: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as a JSON document."""
+    return {
+        "trace": result.name,
+        "cycle_ns": result.cycle_ns,
+        "tokens_per_second": result.tokens_per_second,
+        "findings": result.findings.to_dicts(),
+        "clean": result.clean,
+        "not_checked": result.not_checked,
+        "warnings": result.warnings,
+    }
