@@ -10,6 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
+from specanalyze.environment import environment_of
 from specanalyze.positions import acceptance_by_position
 from specanalyze.server_count import REQUEST_SCHEMA, ServerCount, request_rows, server_count
 from specanalyze.trace import Trace
@@ -95,23 +96,30 @@ def accepts_of_trace(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     """
     tables, requests = [pl.DataFrame(schema=CYCLE_SCHEMA)], [pl.DataFrame(schema=REQUEST_SCHEMA)]
     for rank in trace.ranks():
-        tables.append(rank_cycles(rank, phase_map))
+        tables.append(rank_cycles(rank, phase_map, trace.metadata))
         requests.append(request_rows(rank))
     cycles = pl.concat(tables)
     chosen = cycles.filter(pl.col("rank").is_in(replicas(trace, cycles)))
     steps, excluded = verify_steps_of(chosen)
     if not steps.height:
         raise TraceError(_nothing(trace, cycles, excluded))
-    result = Accepts(
-        trace.name, steps, excluded, server_count(trace, chosen, pl.concat(requests)), list(trace.warnings)
-    )
-    if control_is_another_run(cycles):
-        traced = cycles.filter(pl.col("window").is_not_null())
-        if not traced.filter(pl.col("accept_lengths").is_not_null()).height:
-            result.warnings.append(
-                "the accept lengths are those of the untraced run beside the trace, not the trace's own"
-            )
-    return _warned(result, trace.metadata.get("environment", {}))
+    server = server_count(trace, chosen, pl.concat(requests))
+    result = _warned(Accepts(trace.name, steps, excluded, server, list(trace.warnings)), environment_of(trace))
+    traced = cycles.filter(pl.col("window").is_not_null() & pl.col("accept_lengths").is_not_null())
+    if not traced.height and control_is_another_run(cycles):
+        result.warnings.append("the accept lengths are those of the untraced run beside the trace, not the trace's own")
+    return result
+
+
+def accepts_of_cycles(trace: Trace, cycles: pl.DataFrame) -> Accepts | None:
+    """Verify steps of cycles at hand; None where none has an accept length.
+
+    Args:
+        trace: the recording, for its environment.
+        cycles: of ``cycles.cycle_table``, one rank a replica.
+    """
+    steps, excluded = verify_steps_of(cycles)
+    return _warned(Accepts(trace.name, steps, excluded), environment_of(trace)) if steps.height else None
 
 
 def accepts_of_steps(path: Path) -> Accepts:

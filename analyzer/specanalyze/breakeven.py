@@ -142,7 +142,7 @@ def break_even(
 
 
 def _untraced(cycles: pl.DataFrame) -> bool:
-    return bool(cycles.filter(pl.col("window").is_null() & (pl.col("step_ns") > 0)).height)
+    return bool(cycles.filter(pl.col("control") & (pl.col("step_ns") > 0)).height)
 
 
 def _traced(cycles: pl.DataFrame) -> bool:
@@ -152,8 +152,7 @@ def _traced(cycles: pl.DataFrame) -> bool:
 def _clock(name: str, cycles: pl.DataFrame, traced: bool) -> tuple[Floats, Clock]:
     """Steps and their median; traced ones only where asked or where there are no others."""
     traced = traced or not _untraced(cycles)
-    window = pl.col("window")
-    timed = cycles.filter(pl.col("step_ns") > 0, window.is_not_null() if traced else window.is_null())
+    timed = cycles.filter(pl.col("step_ns") > 0, pl.col("window").is_not_null() if traced else pl.col("control"))
     if not timed.height:
         raise TraceError(
             f"{name} has no two neighbouring decode cycles, so no cycle time: record a longer stretch of one request"

@@ -82,7 +82,7 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
         return withheld("the windows hold no decode cycle")
     alike, mode = alike_cycles(mine)
     traced = alike.filter(pl.col("window").is_not_null()).height
-    untraced = alike.filter(pl.col("window").is_null() & (pl.col("step_ns") > 0)).get_column("step_ns")
+    untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
     if len(untraced) < FEW:
         return withheld(
             f"only {len(untraced)} untraced {mode} cycles stand beside the traced ones; record untraced cycles of the same "

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.columns import of_kind
+from specanalyze.disturbance import WARMUP, disturbed
 from specanalyze.instances import cycle_numbers
 from specanalyze.phase_names import recognise
 from specanalyze.ranges import PHASE_CODE, Ranges, recognised_ranges
@@ -24,6 +25,8 @@ CYCLE_SCHEMA: Final[dict[str, Any]] = {
     "dur_ns": pl.Int64,
     "step_ns": pl.Int64,
     "window": pl.Int64,
+    "control": pl.Boolean,
+    "disturbed": pl.String,
     "batch_size": pl.Int64,
     "draft_tokens": pl.Int64,
     "graph_batch_size": pl.Int64,
@@ -51,7 +54,9 @@ DECODING: Final = ("speculative", "decode", "mixed")
 APART_CYCLES: Final = 50
 """Untraced cycles further than this from every window belong to another run."""
 
-_FACTS: Final = tuple(c for c in CYCLE_SCHEMA if c not in ("rank", "end_ns", "step_ns", "tokens"))
+_FACTS: Final = tuple(
+    c for c in CYCLE_SCHEMA if c not in ("rank", "end_ns", "step_ns", "control", "disturbed", "tokens")
+)
 _PROFILED: Final = ("launch", "kernel", "memcpy", "memset", "op")
 
 
@@ -61,16 +66,17 @@ def cycle_table(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.
     Returns:
         Columns of CYCLE_SCHEMA, one row a rank and cycle, by rank and start: rank (its key), cycle (its number within the
         recording; counted within the window where nothing numbers it), mode (null where nothing tells; where all that is told
-        is plain decoding, the rest is, too), start_ns, end_ns and
-        dur_ns of the cycle's host range, step_ns (from its start to the start of the next cycle of the same stretch of the same
-        requests; null at the end of a stretch, at a window's edges, and where another mode or a lost cycle comes between),
-        window (null: untraced), batch_size, draft_tokens, graph_batch_size, context_tokens, request_ids, accept_lengths,
-        accepted_draft_tokens, and tokens: those committed by the whole batch, null where one of them is unknown. A plain
-        decode step commits one token a request by definition.
+        is plain decoding, the rest is, too), start_ns, end_ns and dur_ns of the cycle's host range, step_ns (from its start to
+        the start of the next cycle of the same stretch of the same requests; null at the end of a stretch, at the edges of
+        windows and warm-ups, and where another mode or a lost cycle comes between), window (null: untraced), control (untraced
+        and undisturbed: shows how fast the server is when nobody looks), disturbed (``warm-up`` or ``reading``: why an untraced
+        cycle is no control, see ``disturbance``), batch_size, draft_tokens, graph_batch_size, context_tokens, request_ids,
+        accept_lengths, accepted_draft_tokens, and tokens: those committed by the whole batch, null where one of them is
+        unknown. A plain decode step commits one token a request by definition.
 
         In a window without cycle rows, the cycles are those that ``instances.cycle_numbers`` finds among the phases.
     """
-    tables = [rank_cycles(rank, phase_map) for rank in trace.ranks()]
+    tables = [rank_cycles(rank, phase_map, trace.metadata) for rank in trace.ranks()]
     return pl.concat(tables) if tables else pl.DataFrame(schema=CYCLE_SCHEMA)
 
 
@@ -85,8 +91,10 @@ def phase_stamps(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl
     return pl.concat(tables) if tables else pl.DataFrame(schema=STAMP_SCHEMA)
 
 
-def rank_cycles(rank: RankTrace, phase_map: Mapping[str, str] | None = None) -> pl.DataFrame:
-    """``cycle_table`` of one rank."""
+def rank_cycles(
+    rank: RankTrace, phase_map: Mapping[str, str] | None = None, metadata: Mapping[str, Any] | None = None
+) -> pl.DataFrame:
+    """``cycle_table`` of one rank; ``metadata`` is the trace's, without which no untraced cycle counts as disturbed."""
     tables = []
     for window, rows in _by_window(rank.events):
         ranges = recognised_ranges(rows, phase_map)
@@ -98,7 +106,9 @@ def rank_cycles(rank: RankTrace, phase_map: Mapping[str, str] | None = None) -> 
     table = pl.concat(tables).sort("start_ns", maintain_order=True).with_columns(rank=pl.lit(rank.key))
     if set(table.get_column("mode").drop_nulls()) == {"decode"}:
         table = table.with_columns(mode=pl.lit("decode"))  # a log of plain decoding says nothing but the time
-    return _with_steps(table).select(pl.col(c).cast(t) for c, t in CYCLE_SCHEMA.items())
+    table = _with_steps(disturbed(table, rank.rank, metadata or {}))
+    table = table.with_columns(control=pl.col("window").is_null() & pl.col("disturbed").is_null())
+    return table.select(pl.col(c).cast(t) for c, t in CYCLE_SCHEMA.items())
 
 
 def rank_stamps(rank: RankTrace, phase_map: Mapping[str, str] | None = None) -> pl.DataFrame:
@@ -290,11 +300,13 @@ def _derived(ranges: Ranges) -> pl.DataFrame:
 
 def _with_steps(table: pl.DataFrame) -> pl.DataFrame:
     """Add end_ns, step_ns and tokens to rows sorted by start."""
-    following = {c: pl.col(c).shift(-1) for c in ("start_ns", "cycle", "mode", "window", "request_ids")}
+    table = table.with_columns(_warm=(pl.col("disturbed") == WARMUP).fill_null(value=False))
+    following = {c: pl.col(c).shift(-1) for c in ("start_ns", "cycle", "mode", "window", "_warm", "request_ids")}
     shared = pl.col("request_ids").list.set_intersection(following["request_ids"]).list.len() > 0
     same = (
         pl.col("mode").eq_missing(following["mode"])
         & pl.col("window").eq_missing(following["window"])
+        & pl.col("_warm").eq_missing(following["_warm"])
         & (following["cycle"] - pl.col("cycle") == 1).fill_null(value=True)
         & shared.fill_null(value=True)
     )

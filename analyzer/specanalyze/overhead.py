@@ -47,7 +47,7 @@ class Overhead:
         name: the recording.
         mode: mode of the cycles compared.
         table: TABLE_SCHEMA, one row a rank and stretch (``before`` the first window, ``window N``, ``between`` windows, ``after``
-            the last, or ``control``): what was recorded (tier), cycles with a known step, median step and its bounds, and
+            the last, ``control``; ``warm-up`` and ``reading`` are untraced cycles that were disturbed all the same and count nowhere): what was recorded (tier), cycles with a known step, median step and its bounds, and
             over_untraced: its ratio to the rank's untraced median - 1.
         effect: traced / untraced - 1 over one rank a replica; None without untraced cycles.
         drift: after / before - 1; None where one is missing.
@@ -79,7 +79,7 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     """
     tables, tiers = [pl.DataFrame(schema=CYCLE_SCHEMA)], {}
     for rank in trace.ranks():
-        tables.append(rank_cycles(rank, phase_map))
+        tables.append(rank_cycles(rank, phase_map, trace.metadata))
         tiers[rank.key] = _tiers(rank)
     cycles = pl.concat(tables)
     apart = control_is_another_run(cycles)
@@ -92,7 +92,7 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
         )
     # Tensor-parallel ranks run in step: counted together they would make the bounds look tighter than they are.
     one = labelled.filter(pl.col("rank").is_in(replicas(trace, cycles)))
-    traced, untraced = one.filter(pl.col("window").is_not_null()), one.filter(pl.col("window").is_null())
+    traced, untraced = one.filter(pl.col("window").is_not_null()), one.filter("control")
     effect = _less_one(ratio_interval(_steps(traced), _steps(untraced))) if traced.height and untraced.height else None
     before, after = (one.filter(pl.col("stretch") == s) for s in (BEFORE, AFTER))
     drift = _less_one(ratio_interval(_steps(after), _steps(before))) if before.height and after.height else None
@@ -141,7 +141,11 @@ def _stretches(cycles: pl.DataFrame, apart: bool) -> pl.DataFrame:
         pl.when(start < first).then(pl.lit(BEFORE)).when(start > last).then(pl.lit(AFTER)).otherwise(pl.lit(BETWEEN))
     )
     return cycles.with_columns(
-        stretch=pl.when(windows).then(pl.format("window {}", "window")).otherwise(pl.lit(CONTROL) if apart else outside)
+        stretch=pl.when(windows)
+        .then(pl.format("window {}", "window"))
+        .when(pl.col("disturbed").is_not_null())
+        .then(pl.col("disturbed"))
+        .otherwise(pl.lit(CONTROL) if apart else outside)
     )
 
 
@@ -157,7 +161,7 @@ def _less_one(of: Interval) -> Interval:
 def _table(labelled: pl.DataFrame, tiers: Mapping[str, tuple[str, str]]) -> pl.DataFrame:
     rows = []
     for (rank, stretch), mine in labelled.group_by("rank", "stretch", maintain_order=True):  # one turn a stretch
-        whole = labelled.filter(pl.col("rank") == rank, pl.col("window").is_null()).get_column("step_ns").median()
+        whole = labelled.filter(pl.col("rank") == rank, pl.col("control")).get_column("step_ns").median()
         median = median_interval(_steps(mine))
         traced = mine["window"][0] is not None
         rows.append(

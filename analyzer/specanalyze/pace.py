@@ -76,7 +76,7 @@ def token_pairs(cycles: pl.DataFrame) -> pl.DataFrame:
     A plain decode cycle commits one token a request; where its batch is unknown it stands for one request.
 
     Returns:
-        rank, cycle, window, mode, request (null where not recorded), committed, step_ns.
+        rank, cycle, window, control, mode, request (null where not recorded), committed, step_ns.
     """
     lists = [pl.col(c).list.len() for c in ("accept_lengths", "request_ids")]
     size = pl.coalesce(*lists, pl.col("batch_size"), pl.lit(1)).clip(lower_bound=1)
@@ -88,6 +88,7 @@ def token_pairs(cycles: pl.DataFrame) -> pl.DataFrame:
         "rank",
         "cycle",
         "window",
+        "control",
         "mode",
         request=pl.col("request_ids").list.get(at, null_on_oob=True),
         committed=pl.coalesce(committed, plain).cast(pl.Int64),

@@ -21,8 +21,10 @@ OTHER: Final = "other"
 _REMAINDER_CODES = [PHASE_CODE[p] for p in REMAINDERS]
 
 
-def phase_cycles(analysis: RankAnalysis, phase_map: Mapping[str, str] | None = None) -> pl.DataFrame:
-    """Cycles of one rank.
+def phase_cycles(
+    analysis: RankAnalysis, phase_map: Mapping[str, str] | None = None, metadata: Mapping[str, Any] | None = None
+) -> pl.DataFrame:
+    """Cycles of one rank; the arguments are those of ``cycles.rank_cycles``.
 
     Returns:
         One row a cycle: columns of ``cycles.CYCLE_SCHEMA``; ``host_<phase>_ns`` for each of LEAF_PHASES and ``other``: the host's
@@ -30,7 +32,7 @@ def phase_cycles(analysis: RankAnalysis, phase_map: Mapping[str, str] | None = N
         ``other`` what it gave to no leaf between the cycle's start and the next one's, null outside windows; ``complete``: all
         its replays have device records; ``runs_over``: its device work ended after the next cycle began.
     """
-    cycles = rank_cycles(analysis.trace, phase_map)
+    cycles = rank_cycles(analysis.trace, phase_map, metadata)
     stamps = rank_stamps(analysis.trace, phase_map)
     key = ["window", "cycle"]
     length = pl.col("end_ns") - pl.col("start_ns")

@@ -83,7 +83,7 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
     for analysis in analyse(trace, phase_map):
         ranks.append(rank_breakdown(analysis))
         requests.append(request_rows(analysis.trace))
-        tables.append(phase_cycles(analysis, phase_map))
+        tables.append(phase_cycles(analysis, phase_map, trace.metadata))
     result = assemble(trace, ranks)
     cycles = pl.concat(tables)
     if not cycles.height:
@@ -97,7 +97,7 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
         cycles=cycles,
         counted=counted,
         traced=pace_of(mine.filter(pl.col("window").is_not_null())),
-        untraced=pace_of(mine.filter(pl.col("window").is_null())),
+        untraced=pace_of(mine.filter("control")),
         accept_length=int(steps["committed"].sum()) / steps.height if steps.height else None,
         requests=pl.concat(requests),
         another_run=control_is_another_run(cycles),
@@ -155,12 +155,12 @@ def phases_frame(report: PhaseReport, by: str = "rank") -> pl.DataFrame:
 def _view(report: PhaseReport, key: str, view: str, cycles: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of one rank and view; none where the view sees nothing."""
     traced = pl.col("window").is_not_null()
-    mine = cycles.filter(pl.col("mode").is_in(DECODING), ~traced if view == "untraced" else traced)
+    mine = cycles.filter(pl.col("mode").is_in(DECODING), pl.col("control") if view == "untraced" else traced)
     names = [*report.phases, OTHER]
     if view == "device":
         rank = report.breakdown[key]
-        if not rank.window_ns:
-            return []
+        if not rank.window_ns or not rank.device_ns:
+            return []  # host ranges alone: the host's views show them
         totals = {p: rank.total_ns(p) for p in report.phases}
         totals[OTHER] = sum(rank.total_ns(p) for p in REMAINDERS)
         totals[TOTAL] = rank.window_ns
@@ -217,8 +217,10 @@ def request_table(report: PhaseReport) -> pl.DataFrame:
     pairs = token_pairs(counted).filter(pl.col("request").is_not_null())
     if not pairs.height:
         raise TraceError(f"{report.name} does not say which requests its cycles decoded: record with the collector")
-    timed = pairs.filter(pl.col("step_ns") > 0).with_columns(traced=pl.col("window").is_not_null())
-    timed = timed.filter(pl.col("traced") == pl.col("traced").min().over("request"))
+    # Undisturbed untraced cycles where the request has any, else traced ones, else what is left.
+    worth = pl.when("control").then(0).when(pl.col("window").is_not_null()).then(1).otherwise(2)
+    timed = pairs.filter(pl.col("step_ns") > 0).with_columns(worth=worth)
+    timed = timed.filter(pl.col("worth") == pl.col("worth").min().over("request"))
     host = [f"host_{p}_ns" for p in (*report.phases, OTHER)]
     timed = timed.join(
         counted.select("rank", "window", "cycle", *host), on=["rank", "window", "cycle"], nulls_equal=True
@@ -232,7 +234,7 @@ def request_table(report: PhaseReport) -> pl.DataFrame:
         rows.append(
             {
                 "request": request,
-                "traced": mine["traced"][0],
+                "traced": mine["worth"][0] > 0,
                 "cycles": mine.height,
                 "tokens": int(mine["committed"].sum()),
                 "accept_length": verify["committed"].mean(),

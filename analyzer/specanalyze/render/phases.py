@@ -96,8 +96,9 @@ def _speed(report: PhaseReport) -> Any:
         ("p90", "right"),
         ("p99", "right"),
     ]
+    speculates = report.cycles.filter(pl.col("mode").is_in(("speculative", "mixed"))).height > 0
     length = "not recorded" if report.accept_length is None else f"{report.accept_length:.3f}"
-    return table(f"Speed, accept length {length}", columns, rows)
+    return table(f"Speed, accept length {length}" if speculates else "Speed", columns, rows)
 
 
 def _pace_cells(pace: Pace) -> list[str]:
