@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from speccollect.config import folder_from, switched_on
 from speccollect.control import Command, ControlReader
-from speccollect.identity import find_identity, thread_id
+from speccollect.identity import Identity, find_identity, thread_id
 from speccollect.preload import WAIT_SECONDS, Preload
 from speccollect.ranges import NvtxRanges
 from speccollect.recording import Recording
@@ -138,14 +138,8 @@ class Recorder:
     def _arm(self, command: Command) -> None:
         assert self._folder is not None
         identity = find_identity(self._rank, self._coordinates)
-        other = read_status(status_path(self._folder, identity.rank))
-        if (
-            other is not None
-            and other.pid != identity.pid
-            and other.recording == command.recording
-            and other.host == identity.host
-            and alive(other)
-        ):
+        other = self._other_process(identity)
+        if other is not None and other.recording == command.recording:
             raise TraceError(
                 f"rank {identity.rank} is already recorded by process {other.pid} in {self._folder}: "
                 "give each replica a folder of its own (SPECANALYZE_DIR)"
@@ -198,10 +192,20 @@ class Recorder:
         if orphan is not None and orphan.windows is not None:
             orphan.windows.drop()
 
+    def _other_process(self, identity: Identity) -> RankStatus | None:
+        """Another living process of this host that announced itself with our rank."""
+        assert self._folder is not None
+        other = read_status(status_path(self._folder, identity.rank))
+        if other is None or other.pid == identity.pid or other.host != identity.host or not alive(other):
+            return None
+        return other
+
     def _tell(self, state: str, message: str | None = None) -> None:
         if self._folder is None:
             return
         identity = find_identity(self._rank, self._coordinates)
+        if self._other_process(identity) is not None:
+            return
         write_status(
             self._folder,
             RankStatus(
