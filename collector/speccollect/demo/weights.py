@@ -12,6 +12,7 @@ a blunt copy of the head. It guesses well, not always right, and worse the furth
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Final, NamedTuple
 
 import torch
@@ -110,7 +111,7 @@ def write_position_heads(qkv: torch.Tensor, config: DemoConfig, lags: tuple[int,
     angle = frequencies(dim, qkv.device)
     half = dim // 2
     # Neighbours differ by the sum of 1 - cos(angle) over the pairs; the product of query and key gives the sharpness its scale.
-    drop = float((1 - torch.cos(frequencies(dim, torch.device("cpu")))).sum())
+    drop = sum(1 - math.cos(ROTARY_BASE ** (-pair / dim)) for pair in range(0, dim, 2))
     amplitude = (sharpness / drop * dim**0.5) ** 0.5
     body = (config.hidden - RESERVED + 2 * AMPLITUDE**2) / config.hidden
     feature = AMPLITUDE / body**0.5
