@@ -111,7 +111,7 @@ class Recording:
         if self.draft_tokens is None:
             return [0] * self.cycles
         reach = [round(share * self.cycles) for share in self.acceptance[: self.draft_tokens]]
-        return [sum(place * 619 % self.cycles < count for count in reach) for place in range(self.cycles)]
+        return [sum(place * 109 % self.cycles < count for count in reach) for place in range(self.cycles)]
 
     def trace(self) -> Trace:
         """The recording, in memory."""
@@ -128,22 +128,11 @@ class Recording:
 
     def write(self, folder: Path) -> Path:
         """The recording as a trace.parquet of its own folder, for the command line."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from specschema.events import EVENT_SCHEMA
-        from specschema.metadata import encode
+        from specanalyze.trace_writer import write_trace
 
         (folder / self.name).mkdir(parents=True, exist_ok=True)
         path = folder / self.name / "trace.parquet"
-        trace = self.trace()
-        schema = EVENT_SCHEMA.with_metadata(encode(trace.metadata))
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-            for rank in trace.ranks():
-                table = rank.events.to_arrow().select(schema.names)
-                writer.write_table(
-                    pa.Table.from_arrays([c.cast(f.type) for c, f in zip(table, schema, strict=True)], schema=schema)
-                )
+        write_trace(self.trace(), path, force=True)
         return path
 
     def frame(self, rank: int) -> pl.DataFrame:
