@@ -201,7 +201,7 @@ def _place(name: str) -> int:
 
 
 def unknown(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Facts that matter and that only one of two recordings knows, so that nobody can tell whether they agree."""
+    """Facts that matter and that one of two recordings or both do not know, so that nobody can tell whether they agree."""
     a, b = facts(before), facts(after)
     if not a and not b:
         return ["everything"]
@@ -215,7 +215,14 @@ def unknown(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
             continue
         if _ALWAYS_MATTER.fullmatch(name):
             names.append(name)
-    return sorted(names, key=lambda n: (_place(n), n))
+    names = sorted(
+        (n for n in names if n not in (known_a or {}) and n not in (known_b or {})), key=lambda n: (_place(n), n)
+    )
+    if known_a is None or known_b is None:
+        names.insert(0, "environment variables")
+    if not (argument_section(before) and argument_section(after)):
+        names = [n for n in names if not n.startswith("server.args.")] + ["server arguments"]
+    return names
 
 
 def check_baseline(baseline: Trace, trace: Trace, *, accept: bool = False, what: str = "") -> list[str]:

@@ -113,7 +113,8 @@ def test_a_lower_power_limit_matters() -> None:
 def test_what_one_recording_lacks_is_unknown_and_no_difference() -> None:
     bare = {"gpu": ["NVIDIA H200"], "gpu_count": 8}
     assert differences(bare, environment()) == []
-    assert unknown(bare, environment())[:2] == ["nccl.path", "nccl.version"]
+    assert unknown(bare, environment())[:3] == ["environment variables", "nccl.path", "nccl.version"]
+    assert unknown(bare, bare) == ["environment variables", "server arguments"]
     assert unknown({}, {}) == ["everything"]
     assert unknown(environment(), environment()) == []
 

@@ -1,0 +1,161 @@
+"""Comparisons: verdicts only beyond noise, kernels that came and went, and failing a CI run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from story import (
+    ALLREDUCE,
+    Recording,
+    Work,
+    baseline_recording,
+    environment,
+    first_recording,
+    sweep_recording,
+    tuned_recording,
+)
+
+from specanalyze.cli import run
+from specanalyze.compare import Comparison, compare, regressions, share_of
+from specschema.errors import TraceError, UsageError
+
+
+def row(result: Comparison, scope: str, phase: str | None = None, bucket: str | None = None) -> dict[str, object]:
+    found = result.table.filter(
+        pl.col("scope") == scope, pl.col("phase").eq_missing(pl.lit(phase)), pl.col("bucket").eq_missing(pl.lit(bucket))
+    )
+    return found.row(0, named=True)
+
+
+def renamed(recording: Recording, old: str, new: str) -> Recording:
+    def works() -> dict[str, Work]:
+        return {
+            p: replace(w, kernels={new if k == old else k: v for k, v in w.kernels.items()})
+            for p, w in recording.phases.items()
+        }
+
+    return replace(recording, phases=works())
+
+
+def test_what_moved_is_found_in_its_bucket() -> None:
+    result = compare(sweep_recording(2).trace(), tuned_recording().trace())
+    assert row(result, "phase", "verify")["change_share"] == pytest.approx(-6.9 / 25.6)
+    allreduce = row(result, "bucket", "verify", "allreduce")
+    assert (allreduce["before_ns"], allreduce["after_ns"]) == (10_400_000, 3_500_000)
+    assert allreduce["verdict"] == "faster"
+    assert row(result, "bucket", "verify", "moe")["verdict"] == "within noise"
+    assert row(result, "cycle")["verdict"] == "faster"
+    assert result.cycle_change == pytest.approx(-6.9 / 26.248, rel=1e-4)
+    assert result.clock == "untraced"
+
+
+def test_a_recording_against_itself_moves_nothing() -> None:
+    result = compare(sweep_recording(2).trace(), sweep_recording(2).trace())
+    assert result.differences == []
+    assert set(result.table["verdict"]) == {"within noise"}
+    assert result.kernels.height == 0
+    assert result.cycle_change is None
+
+
+def test_a_change_inside_the_noise_is_no_verdict_and_a_tiny_one_is_small() -> None:
+    noisy = (0, 300, -300, 100, -100)
+    longer = Recording(sweep_recording(2).phases, environment=environment(), jitter=noisy)
+    phases = dict(longer.phases)
+    verify = phases["verify"]
+    phases["verify"] = replace(verify, gap_ns=verify.gap_ns + 100_000)
+    result = compare(longer.trace(), replace(longer, phases=phases).trace())
+    assert row(result, "phase", "verify")["verdict"] == "within noise"
+    assert row(result, "bucket", "verify", "graph_gap")["verdict"] == "small"  # surely moved, by 0.4 % of the cycle
+
+
+def test_kernels_that_appeared_vanished_or_changed() -> None:
+    before = sweep_recording(2)
+    custom = "void cross_device_reduce_1stage<__nv_bfloat16, 8>"
+    result = compare(before.trace(), renamed(before, ALLREDUCE, custom).trace())
+    found = {(k["name"], k["status"], k["calls_before"], k["calls_after"]) for k in result.kernels.to_dicts()}
+    assert found == {(custom, "appeared", 0.0, 122.0), (ALLREDUCE, "vanished", 122.0, 0.0)}
+    changed = compare(before.trace(), tuned_recording().trace()).kernels.to_dicts()
+    assert [(k["name"], k["status"], k["change_ns"]) for k in changed] == [(ALLREDUCE, "changed", -6_900_000)]
+
+
+def test_waiting_is_told_apart_from_transfer() -> None:
+    even = compare(tuned_recording(ranks=2).trace(), tuned_recording(ranks=2, lag_ns={1: 25_000}).trace())
+    assert row(even, "part", "verify", "wait")["change_ns"] == pytest.approx(12_500)
+    assert row(even, "part", "verify", "transfer")["change_ns"] == pytest.approx(-25_000)
+
+
+def test_plain_decoding_is_set_beside_verify() -> None:
+    result = compare(baseline_recording(15_900_000, tuned=False).trace(), sweep_recording(2).trace())
+    assert row(result, "bucket", "verify", "gemm")["verdict"] == "within noise"
+    assert row(result, "bucket", "verify", "moe")["verdict"] == "slower"
+    assert row(result, "phase", "draft")["verdict"] == "only in one"
+    assert any("target's forward" in line for line in result.warnings)
+
+
+def test_a_plain_recording_beside_a_speculating_one_is_a_baseline() -> None:
+    stale, now = baseline_recording(11_100_000, tuned=True).trace(), first_recording().trace()
+    with pytest.raises(TraceError, match="stale baseline"):
+        compare(stale, now)
+    assert compare(stale, now, accept_differences=True).differences
+
+
+def test_two_speculating_recordings_are_compared_whatever_differs_unless_one_is_the_baseline() -> None:
+    with pytest.raises(TraceError, match="NCCL_PROTO"):
+        compare(sweep_recording(2).trace(), tuned_recording().trace(), baseline=True)
+
+
+def test_traced_cycles_are_said_to_be_no_ground_for_a_decision() -> None:
+    result = compare(sweep_recording(2, control=False).trace(), sweep_recording(2, control=False).trace())
+    assert result.clock == "traced"
+    assert any("record untraced control cycles" in line for line in result.warnings)
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), (" 12.5 % ", 0.125), ("0", 0.0)])
+def test_shares(text: str, share: float) -> None:
+    assert share_of(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["five", "150%", "-1%", "5"])
+def test_shares_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        share_of(text)
+
+
+def test_regressions_name_the_cycle_and_busy_buckets_only() -> None:
+    slow = compare(tuned_recording().trace(), sweep_recording(2, environment=tuned_recording().environment).trace())
+    lines = regressions(slow, 0.05)
+    assert [line.split(" is ")[0] for line in lines] == ["the cycle", "verify allreduce"]
+    assert regressions(slow, 0.5) == []
+    assert regressions(compare(sweep_recording(2).trace(), tuned_recording().trace()), 0.05) == []
+
+
+def test_fail_above_exits_1_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast = tuned_recording().write(tmp_path)
+    slow = sweep_recording(2, environment=tuned_recording().environment).write(tmp_path)
+    assert run(["compare", str(fast), str(slow), "--fail-above", "5%"]) == 1
+    assert "the cycle is slower by 6.900 ms" in capsys.readouterr().err
+    assert run(["compare", str(slow), str(fast), "--fail-above", "5%"]) == 0
+    assert run(["compare", str(fast), str(slow), "--fail-above", "much"]) == 2
+
+
+def test_output_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = sweep_recording(2).write(tmp_path), tuned_recording().write(tmp_path)
+    assert run(["compare", str(a), str(b), "-o", str(tmp_path / "c.csv")]) == 0
+    assert pl.read_csv(tmp_path / "c.csv").filter(pl.col("scope") == "cycle")["verdict"].to_list() == ["faster"]
+    capsys.readouterr()
+    assert run(["compare", str(a), str(b), "--json"]) == 0
+    assert '"NCCL_PROTO"' in capsys.readouterr().out
+
+
+def test_real_recordings_of_custom_and_nccl_allreduce(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = reference / "traces" / "sglang_h200" / "tp2"
+    patterns = [str(folder / f"{name}_m17_rank?.json.gz") for name in ("e2", "e2_nccl")]
+    assert run(["compare", *patterns]) == 0
+    out, err = capsys.readouterr()
+    words = " ".join(out.split())
+    assert "appeared" in words
+    assert "of communication: transfer 0.118 0.344" in words
+    assert "not recorded in both" in err
