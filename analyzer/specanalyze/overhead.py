@@ -83,6 +83,8 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
         tiers[rank.key] = _tiers(rank)
     cycles = pl.concat(tables)
     apart = control_is_another_run(cycles)
+    if not decoding(cycles).height:
+        raise TraceError(f"{trace.name} has no decode cycles: record with the collector, or give a --phase-map")
     alike, mode = alike_cycles(cycles)
     labelled = _stretches(alike, apart).filter(pl.col("step_ns") > 0)
     traced = labelled.filter(pl.col("window").is_not_null())
@@ -104,15 +106,13 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
 def alike_cycles(cycles: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """Decode cycles that may be compared: the commonest traced mode, batch size and draft length, or unknown ones.
 
+    Args:
+        cycles: of ``cycles.cycle_table``, with at least one decode cycle.
+
     Returns:
         Rows of ``cycles``, and the mode.
-
-    Raises:
-        TraceError: no decode cycle.
     """
     decode = decoding(cycles)
-    if not decode.height:
-        raise TraceError("the recording has no decode cycles: record with the collector, or give a --phase-map")
     traced = decode.filter(pl.col("window").is_not_null())
     for column in ("mode", "batch_size", "draft_tokens"):
         values = (traced if traced.height else decode).get_column(column).drop_nulls()

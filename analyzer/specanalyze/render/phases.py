@@ -119,21 +119,26 @@ def _draw_cycles(out: Console, report: PhaseReport, frame: pl.DataFrame) -> None
         ("cycle", "right"),
         ("window", "right"),
         ("mode", "left"),
-        ("step ms", "right"),
+        ("step", "right"),
         ("tokens", "right"),
     ]
-    columns += [(f"{p.replace('_', ' ')} {view}", "right") for p in names for view in ("device", "host")]
+    columns += [(f"{p.replace('_', ' ')} {view}", "right") for view in ("D", "H") for p in names]
     rows = [
         [
             row["rank"],
-            *("–" if row[c] is None else str(row[c]) for c in ("cycle", "window", "mode")),
+            *("–" if row[c] is None else str(row[c])[:6] for c in ("cycle", "window", "mode")),
             milliseconds(row["step_ns"]),
             "–" if row["tokens"] is None else str(row["tokens"]),
-            *(milliseconds(row[f"{view}_{p}_ns"]) for p in names for view in ("device", "host")),
+            *(milliseconds(row[f"{view}_{p}_ns"]) for view in ("device", "host") for p in names),
         ]
-        for row in frame.head(ROWS).to_dicts()
+        for row in _inside_first(frame).head(ROWS).to_dicts()
     ]
-    out.print(table("Cycles, ms", columns, rows))
+    out.print(table("Cycles, ms (D: device, H: host), traced ones first", columns, rows))
+
+
+def _inside_first(frame: pl.DataFrame) -> pl.DataFrame:
+    """Traced cycles before the others: only they have a device view."""
+    return frame.sort(pl.col("window").is_null(), "rank", "start_ns", maintain_order=True)
 
 
 def _draw_requests(out: Console, frame: pl.DataFrame) -> None:
