@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but bound without a stub
 
-# torch 2.13 gave it a new name and warns about the old one.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+# torch 2.13 gave all_gather_into_tensor a new name and warns about the old one.
+_GATHER: Final = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
 PATIENCE: Final = timedelta(minutes=10)
 """How long a rank waits at the store: others may still be building a large model."""
@@ -40,8 +40,9 @@ class TensorParallel:
         if self.size == 1:
             return local[None]
         gathered = local.new_empty((self.size, *local.shape))
+        # Looked up at each call, as any caller of torch.distributed would: whoever wraps it sees this one, too.
         # The flat form: gloo wants the concatenated shape, NCCL takes either.
-        _all_gather(gathered.view(-1), local.reshape(-1), group=self.group)
+        getattr(dist, _GATHER)(gathered.view(-1), local.reshape(-1), group=self.group)
         return gathered
 
 
