@@ -6,16 +6,23 @@ The real scheduler needs a GPU; what it reads is checked against its sources in 
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from speccollect import control
+from speccollect.config import PHASES_ONLY
 from speccollect.engines import sglang, vllm
 from speccollect.hooking import Installed
+from speccollect.merge import merge
+from speccollect.recorder import Recorder as RealRecorder
 
 TREE = {
     "sglang/srt/managers/scheduler.py": """
@@ -87,6 +94,9 @@ class Scheduler:
             req.output_ids.extend(tokens)
             req.check(len(tokens))
         result.num_correct_drafts_per_req_cpu = result.accepted
+    def launch_batch_sample_if_needed(self, batch_result, cur_batch):
+        if batch_result.delay_sample_func is not None:
+            batch_result.delay_sample_func()
     def loop(self, batches, poll):
         \"\"\"As event_loop_overlap: the result of a batch is processed after the next one was launched.\"\"\"
         for batch in batches:
@@ -380,6 +390,16 @@ def test_polls_on_every_turn_of_the_loop(hooks: Installed, recorder: Recorder, m
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_sampling_that_waits_for_a_grammar_belongs_to_its_step(hooks: Installed, recorder: Recorder) -> None:
+    run = scheduler("ngram_worker.NGRAMWorker", [([[1]], None)], overlap=True)
+    work = batch([request_of("a", 10, 100)], "decode", speculative=False)
+    result = run.run_batch(work)
+    result.delay_sample_func = lambda: recorder.phases.append("sampled")
+    run.launch_batch_sample_if_needed(result, work)
+    assert recorder.phases == ["decode", "decode", "sampled"]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
 def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recorder: Recorder) -> None:
     recorder.armed = False
     scheduler("ngram_worker.NGRAMWorker", [], overlap=True)
@@ -398,6 +418,41 @@ def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recor
         },
         "model_path": "/models/tiny",
     }
+
+
+def test_from_the_scheduler_to_the_trace(tree: Path, tmp_path: Path) -> None:
+    """The real recorder: armed and disarmed by the loop's poll, with the totals that the trace compares."""
+    recorder = RealRecorder(tmp_path / "folder")
+    installed = sglang.install(recorder, version="0.5.17")
+    try:
+        receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
+        poll = receiver.SchedulerRequestReceiver().recv_requests
+        a = request_of("a", 10, 6)
+        script = [([[1]], None), ([[2, 3, 4]], [2]), ([[5, 6, 7]], [2]), ([[8]], [0])]
+        run = scheduler("eagle_worker_v2.EAGLEWorkerV2", script, overlap=True)
+        control.arm(tmp_path / "folder", PHASES_ONLY)
+        run.loop([batch([a], "extend")] + [batch([a], "decode") for _ in range(3)], poll)
+        control.disarm(tmp_path / "folder")
+        poll()
+    finally:
+        installed.remove()
+        recorder.close()
+    merge(tmp_path / "folder", tmp_path / "trace.parquet")
+    trace = pq.read_table(tmp_path / "trace.parquet")
+    cycles = trace.filter(pc.equal(trace["kind"], "cycle")).select(["mode", "accept_lengths", "accepted_draft_tokens"])
+    assert cycles.to_pylist() == [
+        {"mode": "prefill", "accept_lengths": [1], "accepted_draft_tokens": None},
+        {"mode": "speculative", "accept_lengths": [3], "accepted_draft_tokens": [2]},
+        {"mode": "speculative", "accept_lengths": [2], "accepted_draft_tokens": [2]},
+        {"mode": "speculative", "accept_lengths": [None], "accepted_draft_tokens": [0]},
+    ]
+    [request] = (
+        trace.filter(pc.equal(trace["kind"], "request")).select(["prompt_tokens", "completion_tokens"]).to_pylist()
+    )
+    assert request == {"prompt_tokens": 10, "completion_tokens": 6}
+    names = trace.filter(pc.equal(trace["kind"], "phase"))["name"].to_pylist()
+    assert [names.count(f"spec.{name}") for name in ("prefill", "draft", "verify", "draft_extend")] == [1, 3, 3, 3]
+    assert json.loads(trace.schema.metadata[b"specanalyze.ranks"])[0]["rank"] == 7
 
 
 def test_vllm_is_left_alone_with_a_clear_word(
