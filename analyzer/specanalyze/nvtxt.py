@@ -17,6 +17,7 @@ import polars as pl
 
 from specanalyze.export_events import ExportedRank
 from specanalyze.tracks import REQUESTS, Track, process_id, tracks
+from specschema.errors import TraceError
 
 _LARGEST_ID: Final = (1 << 24) - 1
 _CHUNK: Final = 1 << 17
@@ -170,29 +171,42 @@ def _process_name(rank: ExportedRank) -> str:
     return rank.label if rank.trace.host is None else f"{rank.label} on {rank.trace.host}"
 
 
-def write_nvtxt(file: BinaryIO, title: str, ranks: Iterable[ExportedRank]) -> tuple[int, int]:
+def write_nvtxt(
+    file: BinaryIO, title: str, ranks: Iterable[ExportedRank], origin_ns: int | None = None
+) -> tuple[int, int]:
     """Write all ranks.
+
+    Args:
+        file: where to.
+        title: name of the recording.
+        ranks: one after another, so that only one is in memory.
+        origin_ns: Unix time of the report's time 0; the start of the first rank when None.
 
     Returns:
         Unix time of time 0, and the number of ranges and marks.
 
     Raises:
-        EarlierRankError: a later rank begins before the first one.
+        EarlierRankError: a later rank begins before time 0.
     """
     writer: Nvtxt | None = None
-    origin = 0
     for rank in ranks:
         start = rank.start_ns
         if start is None:
             continue
-        if writer is None:
-            origin = start
-            writer = Nvtxt(file, title, origin)
-        elif start < origin:
+        if origin_ns is None:
+            origin_ns = start
+        if start < origin_ns:
             raise EarlierRankError(start)
+        writer = writer or Nvtxt(file, title, origin_ns)
         writer.write(rank)
-    return origin, writer.events if writer else 0
+    if writer is None or origin_ns is None:
+        raise TraceError(f"{title} holds no event that could be drawn")
+    return origin_ns, writer.events
 
 
 class EarlierRankError(Exception):
-    """A rank begins before the origin that was taken from the first one; the origin to take instead is its argument."""
+    """A rank begins before the origin that was taken from the first one: write again, from ``origin_ns``."""
+
+    def __init__(self, origin_ns: int) -> None:
+        super().__init__(origin_ns)
+        self.origin_ns = origin_ns

@@ -6,7 +6,7 @@ size are counters. Field numbers are those of Perfetto's published schema; a tes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -153,7 +153,7 @@ class PerfettoTrace:
         self._file.write(_packets(integers(counted, "start_ns", 0), event).tobytes())
 
 
-def _packets(when: Ints, event: list[bytes | pb.Bytes]) -> pb.Bytes:
+def _packets(when: Ints, event: Sequence[bytes | pb.Bytes]) -> pb.Bytes:
     """One TracePacket a time, ready to be appended to a Trace."""
     packet = [*pb.numbers(_TIMESTAMP, when, _TIME_BYTES), _STATEFUL, *pb.message(_TRACK_EVENT, event)]
     return pb.rows(len(when), pb.message(_PACKET, packet))

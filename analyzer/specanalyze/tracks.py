@@ -108,7 +108,7 @@ def lanes(start: Ints, end: Ints) -> Ints:
 
 def tracks(rank: ExportedRank) -> Iterator[Track]:
     """Rows of a rank, in the order they are shown: its worker threads, launches, streams, collectives, partition, requests."""
-    events = rank.timed().filter(pl.col("dur_ns").is_not_null())
+    events = rank.timed().filter(pl.col("dur_ns") >= 0)
     worker = main_thread(events)[1]
     kind = pl.col("kind")
     yield from _per_thread(events, ("cycle", "phase", "op", "mark"), WORKER, "thread", worker)

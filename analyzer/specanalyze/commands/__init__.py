@@ -20,6 +20,7 @@ MODULES: Final = (
     "validate",
     "env",
     "import_trace",
+    "export",
     "compare",
     "sweep",
     "whatif",
