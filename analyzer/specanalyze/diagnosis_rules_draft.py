@@ -10,7 +10,7 @@ from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChec
 from specanalyze.environment import tensor_parallel
 from specanalyze.positions import acceptance_by_position
 from specanalyze.whatif import DRAFT_PHASES, Changes, predict
-from specanalyze.wiring import SIMULATION, wiring_warnings
+from specanalyze.wiring import simulated, wiring_warnings
 from specschema.phases import COMMUNICATION_BUCKETS
 
 DRAFT_COMMUNICATION_SHARE: Final = 0.10
@@ -107,7 +107,7 @@ def _lines(s: Subject) -> list[str]:
 
 
 def _simulated(s: Subject) -> bool:
-    return any(SIMULATION[0] in line or "invents acceptance" in line for line in _lines(s))
+    return simulated(_steps(s).get_column("accepted"), s.environment) is not None
 
 
 def wiring(s: Subject) -> Answer:

@@ -14,6 +14,7 @@ from specanalyze.environment import argument, differences, environment_of
 from specanalyze.line_fit import fit_lines
 from specanalyze.measured import Measured, acceptance_of, measure
 from specanalyze.trace import Trace
+from specanalyze.wiring import simulated
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS
 
@@ -143,6 +144,10 @@ def sweep(
     if not all(m.controlled for m in recordings):
         warnings.append(
             "some recordings have no untraced control cycles: their cycle times and tok/s are those of observed cycles, too slow"
+        )
+    if fit.height and any(m.transfer_share("verify") is not None for m in recordings):
+        warnings.append(
+            "verify's all-reduce holds waiting for late ranks, which is no cost of tokens: see `compare` for transfer and wait"
         )
     table = pl.DataFrame([p.row for p in points], schema=POINT_SCHEMA)
     predictions, said_of_steps = _predictions(recordings, table) if over == DRAFT_STEPS else (_no_predictions(), [])
@@ -307,6 +312,10 @@ def _predictions(recordings: Sequence[Measured], points: pl.DataFrame) -> tuple[
     sizes = points.get_column("batch_size").to_numpy()
     if sizes.max() > 1.05 * sizes.min():
         return _no_predictions(), ["the recordings' batch sizes differ: other step counts are not predicted from them"]
+    if any(simulated(m.accepts().get_column("accepted"), m.environment) for m in recordings):
+        return _no_predictions(), [
+            "acceptance is simulated, or each step accepted the same: other step counts cannot be predicted from it"
+        ]
     slope, fixed = np.polyfit(steps, points.get_column("step_ns").to_numpy(), 1)
     per_request = {m.draft_steps: m.tokens_per_second for m in recordings}
     scale = float(np.mean([(m.tokens_per_cycle or 0.0) / (m.accept_length or 1.0) for m in recordings]))

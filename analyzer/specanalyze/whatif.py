@@ -48,7 +48,7 @@ class Changes:
     tree: int | None = None
 
     def __post_init__(self) -> None:
-        if not (self.scale or self.draft_tp or self.steps or self.tree):
+        if not self.scale and self.draft_tp is None and self.steps is None and self.tree is None:
             raise UsageError("nothing to change: give --scale, --remove, --draft-tp, --steps or --tree")
         if self.draft_tp not in (None, 1):
             raise UsageError(f"--draft-tp {self.draft_tp}: only 1 can be predicted from a recording")

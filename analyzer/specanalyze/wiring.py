@@ -39,9 +39,9 @@ def wiring_warnings(steps: pl.DataFrame, positions: pl.DataFrame, environment: M
     known = steps.get_column("accepted").drop_nulls()
     if steps.height < ENOUGH_STEPS:
         return []
-    simulated = _simulated(known, environment)
-    if simulated is not None:
-        return [simulated]
+    invented = simulated(known, environment)
+    if invented is not None:
+        return [invented]
     said = []
     length = steps.get_column("committed").mean()
     if isinstance(length, float) and length <= HARDLY_ANY:
@@ -71,7 +71,7 @@ def wiring_warnings(steps: pl.DataFrame, positions: pl.DataFrame, environment: M
     return said
 
 
-def _simulated(accepted: pl.Series, environment: Mapping[str, Any]) -> str | None:
+def simulated(accepted: pl.Series, environment: Mapping[str, Any]) -> str | None:
     """The line for acceptance that the server invents, told by its variable or by every step accepting the same."""
     recorded = variables(environment) or {}
     name = next((n for n in SIMULATION if recorded.get(n)), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.text import Text
 
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
@@ -40,15 +42,12 @@ def _points(result: Sweep) -> object:
         ("accept length", "right"),
         ("tok/s", "right"),
         ("99% bounds", "right"),
-        ("", "left"),
         ("recording", "left"),
     ]
-    most = max((p or 0.0 for p in result.points["tokens_per_second"]), default=0.0)
     rows: list[list[str | Text]] = []
     for r in result.points.iter_rows(named=True):
         speed = r["tokens_per_second"]
         bounds = "–" if r["low"] is None else f"{r['low']:.1f} .. {r['high']:.1f}"
-        name = r["recording"]
         rows.append(
             [
                 r["x"],
@@ -60,11 +59,18 @@ def _points(result: Sweep) -> object:
                 _number(r["accept_length"], 2),
                 Text(_number(speed), style="bold green" if r["x"] == result.best else ""),
                 bounds,
-                share_bar(speed / most if speed and most else None, 10),
-                name if len(name) <= 32 else "..." + name[-29:],
+                _short(r["recording"]),
             ]
         )
     return table(f"sweep over {result.over.replace('_', ' ')}", columns, rows)
+
+
+def _short(name: str) -> str:
+    """The first file's name, without the folders that a table has no room for."""
+    first = name.split(", ")[0].rstrip("/")
+    path = Path(first)
+    shown = path.parent.name if path.name == "trace.parquet" and path.parent.name else path.name
+    return shown if len(shown) <= 18 else shown[:15] + "..."
 
 
 def _fit(result: Sweep) -> object:

@@ -1,0 +1,123 @@
+"""Sweeps: the line through verify, predictions for steps nobody recorded, batch sizes within a recording, honest doubts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from story import environment, first_recording, sweep_recording, tuned_recording, verify_work
+
+from specanalyze.cli import run
+from specanalyze.sweep import sweep
+from specanalyze.trace import RankSource, RankTrace, Trace
+from specschema.errors import TraceError, UsageError
+
+
+def joined(*traces: Trace) -> Trace:
+    """One recording whose windows are those of several; cycles are renumbered so that none occurs twice."""
+    frames = []
+    for number, trace in enumerate(traces):
+        events = next(iter(trace.ranks())).events
+        shift = number * 10_000
+        moved = {"cycle": shift, "correlation": shift * 100, "start_ns": number * 10**12}
+        frames.append(
+            events.with_columns(pl.col(c) + by for c, by in moved.items()).with_columns(pl.col("window") + number)
+        )
+    rank = RankTrace("0", 0, "joined.parquet", pl.concat(frames))
+    return Trace("joined.parquet", (RankSource("0", rank.source, lambda: rank),), traces[0].metadata)
+
+
+def test_fixed_and_slope_by_bucket() -> None:
+    result = sweep([sweep_recording(n).trace() for n in (2, 3, 5)])
+    fit = {r["bucket"]: r for r in result.fit.to_dicts()}
+    assert round(fit["total"]["fixed_ns"]) == 22_500_000
+    assert round(fit["total"]["slope_ns"], -1) == 1_033_330
+    assert round(fit["allreduce"]["fixed_ns"]) == 10_400_000
+    assert fit["allreduce"]["fixed_share"] == pytest.approx(10.4 / 22.5, rel=1e-6)
+    assert fit["attention"]["slope_ns"] == pytest.approx(100_000)
+    parts = [r for b, r in fit.items() if b != "total"]
+    for column in ("fixed_ns", "slope_ns"):
+        assert sum(r[column] for r in parts) == pytest.approx(fit["total"][column])
+    assert result.fit_points == 3
+    assert not any("two points" in line for line in result.warnings)
+
+
+def test_the_two_ends_predict_the_middle() -> None:
+    result = sweep([sweep_recording(n).trace() for n in (1, 5)])
+    predicted = {r["draft_steps"]: r for r in result.predictions.to_dicts()}
+    assert predicted[2]["predicted"] == pytest.approx(93.988, rel=2e-4)
+    assert predicted[2]["measured"] is None
+    assert predicted[5]["measured"] == pytest.approx(predicted[5]["predicted"], rel=1e-5)
+    assert any("2 draft steps are predicted to be best but were not recorded" in line for line in result.warnings)
+
+
+def test_a_margin_within_noise_is_said() -> None:
+    twins = [sweep_recording(2, name="a"), sweep_recording(2, name="b", environment=environment(args={"chunk": 2}))]
+    traces = [replace(t, environment=environment(args={"chunk": i})).trace() for i, t in enumerate(twins)]
+    result = sweep(traces, over="chunk")
+    assert (result.margin, result.clear) == (0.0, False)
+    assert result.fit.height == 0
+    assert any("all recordings verify 3 tokens" in line for line in result.warnings)
+
+
+def test_any_server_argument_is_an_axis_and_a_missing_one_names_those_there_are() -> None:
+    traces = [sweep_recording(2, environment=environment(args={"chunk": c})).trace() for c in (16, 2)]
+    assert sweep(traces, over="chunk").points["x"].to_list() == ["2", "16"]
+    with pytest.raises(TraceError, match=r"no server argument 'absent'; it has chunk, model_path"):
+        sweep(traces, over="absent")
+
+
+def test_values_stand_in_for_what_recordings_do_not_say() -> None:
+    bare = [sweep_recording(n, environment={}).trace() for n in (2, 5)]
+    assert sweep(bare, over="chunk", values=["8", "4"]).points["x"].to_list() == ["4", "8"]
+    with pytest.raises(UsageError, match="1 values for 2 recordings"):
+        sweep(bare, values=["2"])
+    with pytest.raises(UsageError, match="draft steps are a number"):
+        sweep(bare, values=["two", "five"])
+
+
+def test_batch_sizes_within_a_recording() -> None:
+    parts = []
+    for batch in (1, 2, 4):
+        work = {**sweep_recording(2).phases, "verify": verify_work(20_000_000 + 1_000_000 * 3 * batch, 3 * batch)}
+        parts.append(replace(sweep_recording(2), phases=work, batch_size=batch, cycles=200).trace())
+    result = sweep([joined(*parts)], over="batch_size")
+    assert result.points["x"].to_list() == ["1", "2", "4"]
+    assert result.points["tokens"].to_list() == [3.0, 6.0, 12.0]
+    total = result.fit.row(0, named=True)
+    assert total["fixed_ns"] == pytest.approx(20_000_000)
+    assert total["slope_ns"] == pytest.approx(1_000_000)
+    assert result.points["tokens_per_second"].is_sorted()
+    assert result.predictions.height == 0
+
+
+def test_what_else_differs_is_said() -> None:
+    result = sweep([sweep_recording(5).trace(), tuned_recording().trace()])
+    assert any("not only draft_steps differs" in line and "NCCL_PROTO" in line for line in result.warnings)
+
+
+def test_observed_cycles_are_said_to_be_too_slow() -> None:
+    result = sweep([sweep_recording(n, control=False).trace() for n in (2, 5)])
+    assert any("no untraced control cycles" in line for line in result.warnings)
+
+
+def test_one_recording_predicts_no_other_step_count() -> None:
+    result = sweep([first_recording().trace()])
+    assert result.predictions.height == 0
+    assert (result.best, result.next_best, result.margin) == ("5", None, None)
+
+
+def test_real_recordings_need_their_step_counts_and_refuse_simulated_acceptance(
+    reference: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = reference / "traces" / "sglang_h200" / "tp2"
+    files = [str(folder / f"{name}_m17_rank{rank}.json.gz") for name in ("e2", "e5") for rank in (0, 1)]
+    assert run(["sweep", *files]) == 1
+    assert "give --values 1,2,..." in capsys.readouterr().err
+    assert run(["sweep", *files, "--values", "2,5"]) == 0
+    out, err = capsys.readouterr()
+    assert "acceptance is simulated" in err
+    assert "make two points" in err
+    assert "moe 0.857" in " ".join(out.split())
