@@ -46,7 +46,7 @@ class Algorithm:
 class Req:
     def __init__(self, rid, prompt, limit):
         self.rid, self.origin_input_ids, self.output_ids, self.limit = rid, list(range(prompt)), [], limit
-        self.finished_len, self.over = None, False
+        self.finished_len, self.over, self.is_retracted = None, False, False
     @property
     def seqlen(self): return len(self.origin_input_ids) + len(self.output_ids)
     def finished(self): return self.over
@@ -387,6 +387,18 @@ def test_polls_on_every_turn_of_the_loop(hooks: Installed, recorder: Recorder, m
     receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
     assert receiver.SchedulerRequestReceiver().recv_requests() == []
     assert polls == [1]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_a_retracted_requests_step_commits_nothing(hooks: Installed, recorder: Recorder) -> None:
+    a, b = request_of("a", 10, 100), request_of("b", 10, 100)
+    run = scheduler("ngram_worker.NGRAMWorker", [([[1, 2], [3]], [1, 0])], overlap=True)
+    work = batch([a, b], "decode")
+    result = run.run_batch(work)
+    a.is_retracted = True
+    result.next_token_ids[0] = None
+    run.process_batch_result(work.copy(), result)
+    assert recorder.accepts == {0: ([None, 1], [1, 0])}
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)

@@ -9,6 +9,7 @@ out; the verifier's own count is read from the result. Nothing here reads a devi
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ _PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "pre
 
 _PLAIN: Final = (str, int, float, bool, list, tuple, type(None))
 """Types of server arguments that are worth a line in the trace's metadata."""
+
+logger: Final = logging.getLogger("speccollect")
 
 Call = Callable[..., Any]
 
@@ -67,6 +70,13 @@ class CycleHooks:
     def started(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``Scheduler.__init__``: tells the recorder which rank this is and what the server runs with."""
         outcome = wrapped(*args, **kwargs)
+        try:
+            self._identify(scheduler)
+        except Exception:
+            logger.warning("speccollect: SGLang's rank and arguments could not be read", exc_info=True)
+        return outcome
+
+    def _identify(self, scheduler: Any) -> None:
         settings = self._settings = _settings(scheduler.server_args)
         place = _place(scheduler)
         self._recorder.identify(
@@ -75,9 +85,8 @@ class CycleHooks:
             server="sglang",
             server_version=getattr(sys.modules.get("sglang"), "__version__", None),
             server_args={key: value for key, value in settings.items() if isinstance(value, _PLAIN)},
-            model_path=settings["model_path"],
+            model_path=settings.get("model_path"),
         )
-        return outcome
 
     def receive(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``recv_requests``: passed by the loop on every turn, idle or not; only the poll before it matters."""
@@ -140,8 +149,9 @@ class CycleHooks:
             if finished and not over:
                 self._recorder.request_finished(request.rid, len(request.origin_input_ids), tokens)
         if cycle is not None and cycle.mode != "idle" and cycle.batch_size == len(requests):
-            # A request that was over before its step's result came had its tokens thrown away: they are no one's.
-            lengths = [None if over else now - then for (then, over), (now, _) in zip(before, after, strict=True)]
+            lengths = [
+                _committed(request, then, now) for request, then, now in zip(requests, before, after, strict=True)
+            ]
             accepted = _accepted(result, cycle, len(requests)) if cycle.mode == "speculative" else None
             self._recorder.accept(cycle.number, lengths, accepted)
         return outcome
@@ -284,6 +294,16 @@ def _progress(requests: Sequence[Any]) -> list[tuple[int, bool]]:
         stop = getattr(request, "finished_len", None)
         progress.append((len(request.output_ids) if stop is None else stop, request.finished()))
     return progress
+
+
+def _committed(request: Any, before: tuple[int, bool], after: tuple[int, bool]) -> int | None:
+    """Tokens that a step committed; None where they were thrown away.
+
+    Under overlap scheduling a request may be over, or retracted, before the result of its last step is looked at.
+    """
+    if before[1] or getattr(request, "is_retracted", False) or after[0] < before[0]:
+        return None
+    return after[0] - before[0]
 
 
 def _accepted(result: Any, cycle: _Cycle, batch_size: int) -> list[int] | None:
