@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,36 @@ def test_a_rank_that_fails_is_named_with_its_reason() -> None:
     )
     with pytest.raises(RuntimeError, match=r"(?s)rank [01] of the embedded engine ended.*needs 203 cache positions"):
         run_ranks(task, {}, before=lambda: None, after=lambda: None)
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
+def test_a_killed_launcher_leaves_no_rank_behind() -> None:
+    code = (
+        "from speccollect.demo import launcher\n"
+        "from speccollect.demo.config import DemoConfig\n"
+        "from speccollect.demo.rank import RankTask, Way\n"
+        "task = RankTask(0, 0, 'cpu', DemoConfig(layers=1, hidden=128, tp=2), (), (Way(True, False),))\n"
+        "ranks = launcher.Ranks(task, {})\n"
+        "print(*(process.pid for process in ranks.processes), flush=True)\n"
+        "ranks.wait_for('never')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        ranks = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(ranks) == 2
+    deadline = time.monotonic() + 60
+    while any(running(pid) for pid in ranks):
+        assert time.monotonic() < deadline, "a rank outlived its launcher"
+        time.sleep(0.1)
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path) -> None:

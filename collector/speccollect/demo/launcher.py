@@ -47,8 +47,9 @@ class Ranks:
             self.processes.append(process)
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it died at once: wait_for says why
-                process.stdin.write(replace(task, rank=rank, port=self.store.port).encode())
-                process.stdin.close()
+                # The pipe stays open: the rank ends when it closes, however this process ends.
+                process.stdin.write(replace(task, rank=rank, port=self.store.port).encode() + "\n")
+                process.stdin.flush()
 
     def wait_for(self, key: str) -> None:
         """Wait until every rank has set ``key``/RANK in the store.
@@ -98,6 +99,9 @@ class Ranks:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
         for error in self.errors:
             error.close()
 

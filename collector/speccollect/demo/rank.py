@@ -1,9 +1,11 @@
-"""One rank of the embedded engine as a process: ``python -m speccollect.demo.rank`` with a RankTask on its standard input."""
+"""One rank of the embedded engine as a process: ``python -m speccollect.demo.rank`` with a RankTask as one line of standard input."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -125,5 +127,19 @@ def run(worker: SpeculativeWorker, requests: list[Request] | tuple[Request, ...]
     return sequences
 
 
+def leave_with_launcher() -> None:
+    """End this process when the launcher's end of standard input closes: a killed launcher leaves no rank behind."""
+
+    def watch() -> None:
+        # Unbuffered: a thread that holds the buffered reader's lock would break the interpreter's end.
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="launcher-watch", daemon=True).start()
+
+
 if __name__ == "__main__":
-    serve(RankTask.decode(sys.stdin.read()))
+    line = sys.stdin.readline()
+    leave_with_launcher()
+    serve(RankTask.decode(line))
