@@ -11,6 +11,7 @@ import polars as pl
 
 from specanalyze.activities import BUCKET_CODE, Activities
 from specanalyze.analysis import RankAnalysis, analyse
+from specanalyze.cycles import rank_cycles
 from specanalyze.instances import graph_launch_time, instance_table
 from specanalyze.intervals import union_by_key
 from specanalyze.partition import Partition
@@ -103,12 +104,14 @@ class Breakdown:
         phase: phase that reports show by default: verify, else the phase the recording has.
         ranks: in order.
         warnings: one line each.
+        cycles: of ``cycles.cycle_table``, for the calibration.
     """
 
     name: str
     phase: str
     ranks: list[RankBreakdown]
     warnings: list[str]
+    cycles: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     @property
     def unclassified_share(self) -> float:
@@ -127,8 +130,13 @@ def break_down(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Brea
     Raises:
         TraceError: no rank has a recognised range, or the recording has no rank.
     """
-    ranks = [rank_breakdown(analysis) for analysis in analyse(trace, phase_map)]
-    return assemble(trace, ranks)
+    ranks, cycles = [], []
+    for analysis in analyse(trace, phase_map):
+        ranks.append(rank_breakdown(analysis))
+        cycles.append(rank_cycles(analysis.trace, phase_map, trace.metadata))
+    result = assemble(trace, ranks)
+    result.cycles = pl.concat(cycles)
+    return result
 
 
 def assemble(trace: Trace, ranks: list[RankBreakdown]) -> Breakdown:

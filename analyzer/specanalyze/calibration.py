@@ -57,6 +57,42 @@ class Calibration:
     untraced_ns: Interval | None = None
     scale: float | None = None
 
+    def idle_estimate(self, measured_ns: float) -> tuple[float, float, float] | None:
+        """Estimate and bounds, ns a cycle, of an idle part of the cycle (a bucket, a part of one, or several).
+
+        Args:
+            measured_ns: the part as traced, ns a cycle.
+        """
+        if self.scale is None or self.untraced_ns is None:
+            return None
+        idle = pl.col("bucket").is_in(IDLE_BUCKETS)
+        busy_ns = float(self.cells.filter(~idle).get_column("measured_ns").sum())
+        idle_ns = float(self.cells.filter(idle).get_column("measured_ns").sum())
+        least = max((self.untraced_ns.low or 0.0) - busy_ns, 0.0)
+        most = max((self.untraced_ns.high or self.untraced_ns.value) - busy_ns, 0.0)
+        low = min(max(least - (idle_ns - measured_ns), 0.0), measured_ns)
+        return measured_ns * self.scale, low, min(measured_ns, most) + max(most - idle_ns, 0.0)
+
+
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    """``calibrated`` of a rank in ``breakdown --json``: the reason why there is none, or ns a cycle by phase and bucket."""
+    if calibration.reason is not None or calibration.untraced_ns is None:
+        return {"reason": calibration.reason}
+    phases: dict[str, dict[str, dict[str, float]]] = {}
+    for row in calibration.cells.iter_rows(named=True):
+        cell = {key: row[key] for key in ("measured_ns", "calibrated_ns", "low_ns", "high_ns")}
+        phases.setdefault(row["phase"], {})[row["bucket"]] = cell
+    return {
+        "reason": None,
+        "estimate": True,
+        "traced_cycle_ns": calibration.measured_ns,
+        "untraced_cycle_ns": calibration.untraced_ns.value,
+        "untraced_low_ns": calibration.untraced_ns.low,
+        "untraced_high_ns": calibration.untraced_ns.high,
+        "idle_scale": calibration.scale,
+        "per_cycle": phases,
+    }
+
 
 def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     """Calibrate one rank's partition by its untraced cycles.

@@ -55,20 +55,27 @@ def breakdown(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
     from specanalyze.breakdown import break_down, breakdown_frame, breakdown_json
+    from specanalyze.calibration import calibrate, calibrated_columns, calibration_json
     from specanalyze.render.terminal import warn
 
     result = break_down(trace, mapping)
+    calibrations = {rank.key: calibrate(rank, result.cycles) for rank in result.ranks}
     frame = breakdown_frame(result, phase, by)
+    if by == "rank":
+        frame = calibrated_columns(frame, calibrations)
     if output is not None:
         from specanalyze.render.files import write_table
 
         write_table(frame, output, force)
     if json:
-        emit_json(breakdown_json(result, phase or "all"))
+        document = breakdown_json(result, phase or "all")
+        for key, calibration in calibrations.items():
+            document["ranks"][key]["calibrated"] = calibration_json(calibration)
+        emit_json(document)
     elif output is None:
         from specanalyze.render.breakdown import draw
 
-        draw(result, frame, phase or result.phase, by)
+        draw(result, frame, phase or result.phase, by, calibrations)
     warn(result.warnings)
 
 

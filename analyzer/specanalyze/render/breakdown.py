@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from rich.text import Text
 
 from specanalyze.breakdown import Breakdown, RankBreakdown
+from specanalyze.calibration import Calibration
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 from specschema.phases import BUCKETS
 
@@ -37,7 +40,13 @@ def _column(formula: str) -> pl.Expr:
     return pl.col(left) + pl.col(right) if sign == "+" else pl.col(left) - pl.col(right)
 
 
-def draw(result: Breakdown, frame: pl.DataFrame, phase: str, by: str) -> None:
+IDLE_ROWS = ("graph replay", "  gaps inside replays", "  launching graphs", "launching eager work", "host")
+"""Rows made of idle time alone: observing makes these dearer, so they are what a calibration scales (rule D6)."""
+
+
+def draw(
+    result: Breakdown, frame: pl.DataFrame, phase: str, by: str, calibrations: Mapping[str, Calibration] | None = None
+) -> None:
     """Print the breakdown."""
     out = console()
     if by == "cycle":
@@ -47,9 +56,9 @@ def draw(result: Breakdown, frame: pl.DataFrame, phase: str, by: str) -> None:
     for name in dict.fromkeys(phases):
         for rank in result.ranks:
             if name in rank.buckets_ns:
-                _draw_rank(rank, name)
+                _draw_rank(rank, name, (calibrations or {}).get(rank.key))
                 out.print()
-    notes(out, _facts(result, phase))
+    notes(out, [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values())])
 
 
 def _totals(rank: RankBreakdown, phase: str) -> dict[str, int]:
@@ -58,7 +67,31 @@ def _totals(rank: RankBreakdown, phase: str) -> dict[str, int]:
     return {b: buckets.get(b, 0) for b in BUCKETS} | {"graph_launch": rank.graph_launch_ns[phase]}
 
 
-def _draw_rank(rank: RankBreakdown, phase: str) -> None:
+def _observed(calibration: Calibration) -> str:
+    """The observer effect of this trace, or why it is unknown (rule D6)."""
+    if calibration.reason is not None or calibration.untraced_ns is None or calibration.measured_ns is None:
+        return f"{calibration.reason}; launch, gap and host times are as the profiler distorted them"
+    untraced, traced = calibration.untraced_ns.value, calibration.measured_ns
+    return (
+        f"rank {calibration.rank}: observing made the cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
+        f"({(traced / untraced - 1) * 100:+.0f} %); untraced est. = busy time as measured, idle time x {calibration.scale:.2f}, "
+        "an estimate with its bounds"
+    )
+
+
+def _estimate(label: str, mean_ns: float, calibration: Calibration | None) -> list[str]:
+    """Estimated untraced time of one instance and its bounds, as two cells."""
+    if calibration is None or calibration.scale is None:
+        return []
+    if label not in IDLE_ROWS:
+        return [milliseconds(mean_ns), ""]
+    found = calibration.idle_estimate(mean_ns)
+    assert found is not None
+    value, low, high = found
+    return [milliseconds(value), f"{low / 1e6:.2f}..{high / 1e6:.2f}"]
+
+
+def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None) -> None:
     total = rank.total_ns(phase)
     instances = rank.instances[phase]
     whole = rank.phase_instances.filter(pl.col("phase") == phase, pl.col("complete")) if instances else None
@@ -74,20 +107,23 @@ def _draw_rank(rank: RankBreakdown, phase: str) -> None:
             spread = [milliseconds(float(v)) for v in np.percentile(values, [50, 10, 90])]
         share = ns / total if total else None
         bar = Text("") if label.startswith(" ") else share_bar(share)
-        rows.append([label, *spread, milliseconds(ns), percent(share), bar])
+        estimate = _estimate(label, ns / instances, calibration) if instances else []
+        rows.append([label, *spread, milliseconds(ns), percent(share), *estimate, bar])
+    spread = ["–"] * 3
     if whole is not None and whole.height:
         values = whole.select(pl.sum_horizontal(*BUCKETS)).to_series().to_numpy()
-        rows.append(
-            [
-                "total",
-                *(milliseconds(float(v)) for v in np.percentile(values, [50, 10, 90])),
-                milliseconds(total),
-                "100.0 %",
-                "",
-            ]
-        )
-    else:
-        rows.append(["total", "–", "–", "–", milliseconds(total), "100.0 %", ""])
+        spread = [milliseconds(float(v)) for v in np.percentile(values, [50, 10, 90])]
+    estimated = calibration is not None and calibration.scale is not None and instances > 0
+    rows.append(
+        [
+            "total",
+            *spread,
+            milliseconds(total),
+            "100.0 %",
+            *([_estimated_total(rank, phase, calibration), ""] if estimated else []),
+            "",
+        ]
+    )
     counted = 0 if whole is None else whole.height
     title = f"{phase}, rank {rank.key}: {instances} instances"
     title += f" ({counted} whole)" if counted != instances else ""
@@ -98,9 +134,18 @@ def _draw_rank(rank: RankBreakdown, phase: str) -> None:
         ("p90", "right"),
         ("sum ms", "right"),
         ("share", "right"),
+        *([("untraced est.", "right"), ("bounds", "right")] if estimated else []),
         ("", "left"),
     ]
     console().print(table(title, columns, rows))
+
+
+def _estimated_total(rank: RankBreakdown, phase: str, calibration: Calibration | None) -> str:
+    """Mean untraced time of one instance: the phase's calibrated cells, ns a cycle, over its instances a cycle."""
+    assert calibration is not None
+    cells = calibration.cells.filter(pl.col("phase") == phase)
+    measured, calibrated = (float(cells.get_column(c).sum()) for c in ("measured_ns", "calibrated_ns"))
+    return milliseconds(rank.total_ns(phase) / rank.instances[phase] * calibrated / measured if measured else None)
 
 
 def _draw_cycles(frame: pl.DataFrame, phase: str) -> None:
