@@ -151,6 +151,7 @@ class Recorder:
         )
         if command.windows.repeat:
             recording.windows = open_windows(command.windows, recording.say)
+        writer.announce()
         writer.start()
         self._writers = [w for w in self._writers if w.is_alive()]
         self._writers.append(writer)

@@ -86,6 +86,10 @@ class Writer(threading.Thread):
 
     # ---- called by other threads
 
+    def announce(self) -> None:
+        """Say that this rank takes part, before its first cycle: whoever waits for its files must know at once."""
+        self._report("armed")
+
     def finish(self, message: str | None, *, failed: bool = False) -> None:
         """Write what is left, then end; ``message`` goes into the rank's status."""
         self._message = message
@@ -105,7 +109,6 @@ class Writer(threading.Thread):
             self._report("failed" if self._failed else "done")
 
     def _work(self) -> None:
-        self._report("armed")
         self._files.mkdir(mode=0o700, exist_ok=True)
         self._environment = environment(self._server)
         self._write_nodes()
