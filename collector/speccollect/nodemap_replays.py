@@ -84,3 +84,25 @@ class ReplayStamps:
         slot = np.searchsorted(self._begin[:count], launch_ns, side="right") - 1
         inside = (slot >= 0) & (launch_ns <= self._end[:count][slot])
         return np.where(inside, self._graph[:count][slot], UNKNOWN)
+
+    def of_activities(
+        self,
+        launch_ns: npt.NDArray[np.int64],
+        launch_correlation: npt.NDArray[np.int64],
+        activity_correlation: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Graph of each device activity, through the cudaGraphLaunch call that its correlation id names.
+
+        Args:
+            launch_ns, launch_correlation: start and correlation id of each cudaGraphLaunch call.
+            activity_correlation: correlation id of each activity.
+
+        Returns:
+            The captured graph's number for each activity; UNKNOWN for work that no stamped replay launched.
+        """
+        if not len(launch_ns):
+            return np.full(len(activity_correlation), UNKNOWN, dtype=np.int64)
+        order = np.argsort(launch_correlation, kind="stable")
+        correlation, graph = launch_correlation[order], self.graph_ids(launch_ns)[order]
+        slot = np.minimum(np.searchsorted(correlation, activity_correlation), len(correlation) - 1)
+        return np.where(correlation[slot] == activity_correlation, graph[slot], UNKNOWN)

@@ -297,6 +297,10 @@ def test_stamps_tell_which_graph_a_launch_replayed(monkeypatch: pytest.MonkeyPat
     assert CUDAGraph.replay is original
     launches = np.array([99, 105, 121, 130, 145, 165, 175, 185], dtype=np.int64)
     assert stamps.graph_ids(launches).tolist() == [UNKNOWN, 4, 7, 7, 4, UNKNOWN, UNKNOWN, UNKNOWN]
+    correlations = np.arange(50, 58)[::-1].copy()  # of the eight launches; ids need not rise with time
+    activities = np.array([57, 56, 56, 53, 12, 99], dtype=np.int64)
+    assert stamps.of_activities(launches, correlations, activities).tolist() == [UNKNOWN, 4, 4, 4, UNKNOWN, UNKNOWN]
+    assert stamps.of_activities(launches[:0], correlations[:0], activities[:1]).tolist() == [UNKNOWN]
     stamps.start()
     stamps.stop()
     assert stamps.graph_ids(launches).tolist() == [UNKNOWN] * 8
