@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -161,10 +163,16 @@ def _opened(path: Path, *, salvage: bool, rows_read: nsys.RowsRead) -> nsys.Tabl
     installed = find()
     if installed.nsys is None:
         raise UsageError(f"{path}: {MISSING}")
-    folder = tempfile.TemporaryDirectory(prefix="specanalyze-nsys-")
-    target = Path(folder.name) / f"{path.stem}.sqlite"
-    installed.export_sqlite(path, target)
-    return SqliteTables(target, salvage=salvage, rows_read=rows_read, folder=folder)
+    folder = tempfile.mkdtemp(prefix="specanalyze-nsys-")
+    try:
+        target = Path(folder) / f"{path.stem}.sqlite"
+        installed.export_sqlite(path, target)
+        tables = SqliteTables(target, salvage=salvage, rows_read=rows_read)
+    except TraceError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(tables, shutil.rmtree, folder, ignore_errors=True)
+    return tables
 
 
 def _first(tables: nsys.Tables, table_name: str, column: str) -> int | None:

@@ -35,20 +35,16 @@ class SqliteTables:
         path: the file.
         salvage: give the rows before the first damaged page instead of refusing the table.
         rows_read: told how many rows were read.
-        folder: a temporary folder that must last as long as this object.
 
     Raises:
         TraceError: no SQLite file, or no export of Nsight Systems.
     """
 
-    def __init__(
-        self, path: Path, *, salvage: bool = False, rows_read: nsys.RowsRead | None = None, folder: object = None
-    ) -> None:
+    def __init__(self, path: Path, *, salvage: bool = False, rows_read: nsys.RowsRead | None = None) -> None:
         self.path = path
         self.name = path.name
         self.lost: list[str] = []
         self.rows_read = rows_read
-        self._folder = folder
         self._salvage = salvage
         self._counts: dict[str, Mapping[int, int]] = {}
         known = self._tables
