@@ -25,8 +25,8 @@ DEVICE_TYPES: Final = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset":
 
 LAUNCH_TYPES: Final = ("cuda_runtime", "cuda_driver")
 
-MATCH_NS: Final = 1_000_000
-"""A range begins within this of its stamp (tens of microseconds were seen); more means that they are not the same."""
+CLOCK_NS: Final = 1_000
+"""How far the profiler's clock and the stamps' may lie apart (both count Unix time from the same counter)."""
 
 
 def pause() -> None:
@@ -198,13 +198,14 @@ def _ranges(
 
 
 def _cycle_numbers(segment: Segment, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Cycle number of each range: the cycle stamped last before it, on the same clock; -1 where none is near."""
-    stamps = segment.cycles[: segment.cycle_count, seg.START]
+    """Cycle number of each range: the cycle whose stamps lie around it, on the same clock; -1 where none does."""
+    stamps = segment.cycles[: segment.cycle_count]
     if len(stamps) == 0:
         return np.full(len(starts), -1, dtype=np.int64)
-    # the range begins after its stamp; half the tolerance allows for the clocks' granularity
-    row = np.clip(np.searchsorted(stamps, starts + 1000, side="right") - 1, 0, None)
-    numbers = np.where(np.abs(starts - stamps[row]) <= MATCH_NS, segment.first_cycle + row, -1)
+    row = np.clip(np.searchsorted(stamps[:, seg.START], starts + CLOCK_NS, side="right") - 1, 0, None)
+    begin, end = stamps[row, seg.START], stamps[row, seg.END]
+    around = (starts >= begin - CLOCK_NS) & ((end == 0) | (starts <= end + CLOCK_NS))
+    numbers = np.where(around, segment.first_cycle + row, -1)
     # one range a cycle: the first one has it
     _, first = np.unique(numbers, return_index=True)
     single = np.full(len(numbers), -1, dtype=np.int64)
