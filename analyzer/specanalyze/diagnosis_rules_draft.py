@@ -73,10 +73,14 @@ def draft_steps(s: Subject) -> Answer:
     acceptance = s.m.acceptance()
     if not s.m.speculating:
         return NotChecked("plain decoding drafts nothing")
-    if steps is None or not len(acceptance) or s.m.verify_tokens is None:
-        return NotChecked(_NO_ACCEPTS + ", and the number of draft steps")
-    if _simulated(s):
-        return NotChecked("acceptance is simulated: it says nothing about step counts")
+    if _steps(s).height and _simulated(s):
+        return NotChecked("acceptance is simulated, so it says nothing about step counts; record with the draft's own")
+    if not len(acceptance):
+        return NotChecked(_NO_ACCEPTS)
+    if steps is None or s.m.verify_tokens is None:
+        return NotChecked(
+            "the number of draft steps is not recorded; record with the collector, which keeps the server's arguments"
+        )
     here = s.m.tokens_per_second or 0.0
     options = {n: predict(s.m, Changes(steps=n)) for n in range(1, steps + 2) if n != steps}
     speeds = {n: r.speed_bounds or (0.0, 0.0) for n, r in options.items()}
