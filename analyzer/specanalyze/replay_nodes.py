@@ -26,12 +26,14 @@ class Graph:
         graph_id: as in the node rows.
         node: ordinal of each.
         kind: node type of each.
+        name: kernel name of each as the driver gave it at capture, None where it was not recorded.
         row: row of each in the frame of node rows.
     """
 
     graph_id: int
     node: Ints
     kind: tuple[str, ...]
+    name: tuple[str | None, ...]
     row: Ints
 
 
@@ -63,12 +65,18 @@ def captured_graphs(nodes: pl.DataFrame) -> list[Graph]:
     """The captured graphs of one rank's ``node`` rows."""
     graph_id, ordinal = integers(nodes, "graph_id", -1), integers(nodes, "node", -1)
     code, kinds = factorize(nodes, "node_type")
+    names = texts(nodes, "name")
     shows = np.isin(code, [k for k, kind in enumerate(kinds) if kind in DEVICE_NODE_TYPES])
     graphs = []
     for graph in np.unique(graph_id):
         rows = np.flatnonzero((graph_id == graph) & shows)
         rows = rows[np.argsort(ordinal[rows], kind="stable")]
-        graphs.append(Graph(int(graph), ordinal[rows], tuple(kinds[c] for c in code[rows]), rows))
+        types = tuple(kinds[c] for c in code[rows])
+        # A node whose name is its type has none of its own.
+        own = tuple(
+            None if (text := names[r]) in (None, t) else text for r, t in zip(rows.tolist(), types, strict=True)
+        )
+        graphs.append(Graph(int(graph), ordinal[rows], types, own, rows))
     return graphs
 
 
@@ -77,9 +85,9 @@ def place(
 ) -> Placement:
     """Find the node of each activity.
 
-    Node ids that the recording carries are used as they are. Otherwise the n-th activity of a replay by start time is
-    the n-th node, where a captured graph has as many nodes that show activities as the replay has activities, and the
-    types and names agree with it; of several such graphs the first one counts (captures of one model for several batch
+    Node ids that the recording carries are used as they are. Otherwise, among the captured graphs (only the one whose id the
+    recording carries, where it does), the n-th activity of a replay by start time is the n-th node, where a graph has as
+    many nodes that show activities as the replay has activities, and the types and names agree with it; of several such graphs the first one counts (captures of one model for several batch
     sizes have the same modules).
 
     Args:
@@ -102,13 +110,16 @@ def place(
     name, names = factorize(rows, "name")
     kind, kinds = factorize(rows, "kind")
     signs = _name_signs(names)
+    ran = integers(rows, "graph_id", -1)
     shapes: dict[tuple[int, bytes], Graph | str | None] = {}
     for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a replay
         members = order[low:high]
-        shape = (len(members), name[members].tobytes())
+        asked = int(ran[members[0]])
+        shape = (asked, name[members].tobytes())
         if shape not in shapes:
+            candidates = [g for g in graphs if asked in (-1, g.graph_id)]
             shapes[shape] = _fitting(
-                graphs, modules, [names[n] for n in name[members]], [kinds[k] for k in kind[members]], signs
+                candidates, modules, [names[n] for n in name[members]], [kinds[k] for k in kind[members]], signs
             )
         graph = shapes[shape]
         if isinstance(graph, Graph):
@@ -191,19 +202,26 @@ def _fitting(
             continue
         fits_count = True
         if all(
-            _agrees(node_kind, modules[row], kind, signs.get(name), name)
-            for node_kind, row, kind, name in zip(graph.kind, graph.row.tolist(), kinds, names, strict=True)
+            _agrees(node_kind, node_name, modules[row], kind, signs.get(name), name)
+            for node_kind, node_name, row, kind, name in zip(
+                graph.kind, graph.name, graph.row.tolist(), kinds, names, strict=True
+            )
         ):
             return graph
     return "names" if fits_count else None
 
 
-def _agrees(node_kind: str, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
-    """Whether an activity can be this node. Copies of a graph may run as kernels named memcpy*, never the other way."""
+def _agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
+    """Whether an activity can be this node. Copies of a graph may run as kernels named memcpy*, never the other way.
+
+    A kernel name recorded at capture proves it alone; without one the class that the name suggests must fit the module.
+    """
     if node_kind != kind and not (
         node_kind in ("memcpy", "memset") and kind == "kernel" and name.startswith(("mem", "copy"))
     ):
         return False
+    if node_name is not None and node_kind == kind == "kernel":
+        return node_name == name
     if sign is None or module.bucket is None:
         return True
     if sign == "communication":

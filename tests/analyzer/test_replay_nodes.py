@@ -114,6 +114,24 @@ def test_the_right_graph_is_found_among_several() -> None:
     assert got["attention"] == 20
 
 
+def test_a_known_graph_is_the_only_candidate() -> None:
+    first = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(LAYER)]
+    second = [node(1, i, module.replace("layers.0", "layers.7"), cls) for i, (module, cls, _) in enumerate(LAYER)]
+    rows = replay([k for *_, k in LAYER], first + second)
+    for row in rows:
+        if row["kind"] == "kernel":
+            row["graph_id"] = 1
+    result = layers(traces.trace(traces.rank_trace(rows)))
+    assert by_layer(result).get_column("layer").to_list() == [7]
+
+
+def test_names_recorded_at_capture_are_compared_exactly() -> None:
+    nodes = [node(0, i, module, cls) | {"name": kernel} for i, (module, cls, kernel) in enumerate(LAYER)]
+    assert buckets(replay([k for *_, k in LAYER], nodes))[1]["placed"] == 1
+    nodes[1]["name"] = "nvjet_tst_another"
+    assert buckets(replay([k for *_, k in LAYER], nodes))[1]["other_names"] == 1
+
+
 REAL = ("tp1/e2_nodemap_m17_rank0", "tp2/e2_nccl_nodemap_m17_rank0", "tp2/e2_nccl_nodemap_m17_rank1")
 
 
