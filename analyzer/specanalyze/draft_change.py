@@ -114,10 +114,10 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
     if after == tokens:
         return
     if other is not None and not other.speculating:
-        slopes = _slopes(m, other, tokens)
+        slopes = {bucket: slope for bucket, (slope, _) in _slopes(m, other, tokens).items()}
         for bucket, slope in slopes.items():
             if bucket in state.extreme.get("verify", {}):
-                state.extreme["verify"][bucket] += slope * (after - tokens)
+                state.extreme["verify"][bucket] = max(0.0, state.extreme["verify"][bucket] + slope * (after - tokens))
         state.assumptions.append(
             f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst it grows by "
             f"{sum(slopes.values()) / 1e6:.3f} ms a token, as from plain decoding to it; plain decoding runs other kernels, so this "
@@ -125,13 +125,17 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
         )
         return
     if other is not None:
-        slopes = _slopes(m, other, tokens)
-        for bucket in BUCKETS:
-            grown = slopes.get(bucket, 0.0) * (after - tokens)
-            state.change("verify", bucket, lambda ns, grown=grown: max(0.0, ns + grown))  # type: ignore[misc]
-        total = sum(slopes.values())
+        lines = _slopes(m, other, tokens)
+        for bucket, (slope, steepest) in lines.items():
+            if bucket in state.cells.get("verify", {}):
+                state.cells["verify"][bucket] = max(0.0, state.cells["verify"][bucket] + slope * (after - tokens))
+                state.extreme["verify"][bucket] = max(
+                    0.0, state.extreme["verify"][bucket] + steepest * (after - tokens)
+                )
         state.assumptions.append(
-            f"verify grows by {total / 1e6:+.3f} ms a token, busy time bucket by bucket on the straight line through {other.trace.name}"
+            f"verify grows by {sum(s for s, _ in lines.values()) / 1e6:.3f} ms a token, busy time bucket by bucket on the straight line "
+            f"through {other.trace.name}; a bucket whose line is within noise, or falls, is taken as flat (bounds: the steepest line "
+            "within noise)"
         )
         return
     ratio = after / tokens
@@ -150,8 +154,11 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
         )
 
 
-def _slopes(m: Measured, other: Measured, tokens: float) -> dict[str, float]:
-    """ns a token for each busy bucket of the target's forward; communication by transfer, because waiting is not its cost."""
+def _slopes(m: Measured, other: Measured, tokens: float) -> dict[str, tuple[float, float]]:
+    """ns a token for each busy bucket of the target's forward, and the steepest within noise; never below 0.
+
+    Communication by transfer, because waiting is not its cost. A line within noise is flat.
+    """
     there = other.verify_tokens
     if there is None or there == tokens:
         raise TraceError(
@@ -164,4 +171,10 @@ def _slopes(m: Measured, other: Measured, tokens: float) -> dict[str, float]:
         if share is not None:
             c[:, [BUCKETS.index(b) for b in COMMUNICATION_BUCKETS]] *= share
     lines = fit_lines(np.array([tokens, there]), cells)
-    return {b: line.slope.value for b, line in zip(BUCKETS, lines, strict=True) if b in DEVICE_BUCKETS}
+    found = {}
+    for bucket, line in zip(BUCKETS, lines, strict=True):
+        slope = line.slope
+        if bucket in DEVICE_BUCKETS:
+            value = max(0.0, slope.value) if slope.excludes_zero or slope.low is None else 0.0
+            found[bucket] = (value, max(0.0, slope.value if slope.high is None else slope.high))
+    return found
