@@ -65,11 +65,9 @@ class KinetoColumns:
         return np.array([test(name) for name in self.names] or [False], dtype=np.bool_)[self.name]
 
 
-def _guessed_type(event: Any) -> str:
-    """Activity type for a torch that does not tell it: by device, annotation flag and name."""
-    name: str = event.name()
-    user = event.is_user_annotation()
-    if str(event.device_type()).rpartition(".")[2] != "CPU":
+def guessed_type(name: str, on_device: bool, user: bool) -> str:
+    """Activity type for a torch that does not tell it (2.11 and older): by device, annotation flag and name."""
+    if on_device:
         if user:
             return "gpu_user_annotation"
         if name.startswith("Memcpy"):
@@ -82,6 +80,21 @@ def _guessed_type(event: Any) -> str:
     if name.startswith("cu") and name[2:3].isupper():
         return "cuda_driver"
     return "cpu_op"
+
+
+class _Kinds(dict[Any, int]):
+    """Whether a torch device type is not the CPU, each of the few values decided once."""
+
+    def __missing__(self, device_type: Any) -> int:
+        code = self[device_type] = int(str(device_type).rpartition(".")[2] != "CPU")
+        return code
+
+
+def _guess_types(keys: npt.NDArray[np.int64], names: list[str], types: _Codes) -> npt.NDArray[np.int32]:
+    """Type codes from keys of ``4 * name + 2 * on_device + user``: one decision for each different key."""
+    unique, inverse = np.unique(keys, return_inverse=True)
+    codes = [types[guessed_type(names[key // 4], bool(key & 2), bool(key & 1))] for key in unique.tolist()]
+    return np.array(codes, dtype=np.int32)[inverse]
 
 
 def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> KinetoColumns:
@@ -100,7 +113,9 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
     names, types = _Codes(), _Codes()
     if count:
         event = type(events[0])
-        type_of = getattr(event, "activity_type", _guessed_type)
+        told = hasattr(event, "activity_type")
+        keys = np.empty(count if not told else 0, dtype=np.int64)
+        on_device = _Kinds()
         readers = (
             (numbers["start"], event.start_ns),
             (numbers["duration"], event.duration_ns),
@@ -108,7 +123,9 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
             (numbers["device"], event.device_index),
             (numbers["res"], event.device_resource_id),
         )
-        texts = ((codes["name"], event.name, names), (codes["type"], type_of, types))
+        texts = [(codes["name"], event.name, names)]
+        if told:
+            texts.append((codes["type"], event.activity_type, types))
         step = SLICE if pause is not None else 16 * SLICE
         for begin in range(0, count, step):
             part = events[begin : begin + step]
@@ -117,8 +134,16 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
                 target[begin : begin + size] = np.fromiter(map(method, part), np.int64, size)
             for codes_of, method, table in texts:
                 codes_of[begin : begin + size] = np.fromiter(map(table.__getitem__, map(method, part)), np.int32, size)
+            if not told:
+                device = np.fromiter(map(on_device.__getitem__, map(event.device_type, part)), np.int64, size)
+                user = np.fromiter(map(event.is_user_annotation, part), np.int64, size)
+                keys[begin : begin + size] = (
+                    4 * codes["name"][begin : begin + size].astype(np.int64) + 2 * device + user
+                )
             if pause is not None:
                 pause()
+        if not told:
+            codes["type"] = _guess_types(keys, list(names), types)
     return KinetoColumns(
         start=numbers["start"],
         duration=numbers["duration"],

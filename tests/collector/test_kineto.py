@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from speccollect.event_details import parse_details
-from speccollect.kineto import SLICE, read_columns
+from speccollect.kineto import SLICE, guessed_type, read_columns
 
 
 def test_columns_equal_the_exported_trace(tmp_path: Path) -> None:
@@ -56,6 +57,66 @@ def test_reading_in_one_go_gives_the_same() -> None:
     sliced, whole = read_columns(events, pause=lambda: None), read_columns(events, pause=None)
     for name in ("start", "duration", "correlation", "device", "resource", "name", "type"):
         assert np.array_equal(getattr(sliced, name), getattr(whole, name))
+
+
+class OldEvent:
+    """A real event as torch 2.11 shows it: without its activity type."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def start_ns(self) -> int:
+        return int(self.event.start_ns())
+
+    def duration_ns(self) -> int:
+        return int(self.event.duration_ns())
+
+    def correlation_id(self) -> int:
+        return int(self.event.correlation_id())
+
+    def device_index(self) -> int:
+        return int(self.event.device_index())
+
+    def device_resource_id(self) -> int:
+        return int(self.event.device_resource_id())
+
+    def name(self) -> str:
+        return str(self.event.name())
+
+    def device_type(self) -> Any:
+        return self.event.device_type()
+
+    def is_user_annotation(self) -> bool:
+        return bool(self.event.is_user_annotation())
+
+
+def test_torch_without_activity_types_gives_the_same_columns() -> None:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
+        for _ in range(SLICE):
+            with record_function("spec.verify"):
+                torch.ones(2).add(1)
+    events = profile.profiler.kineto_results.events()
+    told, guessed = read_columns(events, pause=None), read_columns([OldEvent(e) for e in events], pause=None)
+    assert [told.types[i] for i in told.type] == [guessed.types[i] for i in guessed.type]
+    assert np.array_equal(told.start, guessed.start)
+
+
+@pytest.mark.parametrize(
+    ("name", "on_device", "user", "expected"),
+    [
+        ("nvjet_tst_128x64", True, False, "kernel"),
+        ("Memcpy DtoH (Device -> Pinned)", True, False, "gpu_memcpy"),
+        ("Memset (Device)", True, False, "gpu_memset"),
+        ("spec.verify", True, True, "gpu_user_annotation"),
+        ("spec.verify", False, True, "user_annotation"),
+        ("cudaGraphLaunch", False, False, "cuda_runtime"),
+        ("cuLaunchKernelEx", False, False, "cuda_driver"),
+        ("cumsum", False, False, "cpu_op"),
+        ("aten::mm", False, False, "cpu_op"),
+    ],
+)
+def test_guessed_types(name: str, on_device: bool, user: bool, expected: str) -> None:
+    assert guessed_type(name, on_device, user) == expected
 
 
 def test_no_events() -> None:
