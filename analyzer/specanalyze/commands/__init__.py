@@ -25,6 +25,7 @@ MODULES: Final = (
     "sweep",
     "whatif",
     "diagnose",
+    "report",
 )
 """Modules of commands, in the order of ``--help``. Each has ``register(app)`` and imports nothing heavy at its top."""
 

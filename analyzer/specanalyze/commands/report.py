@@ -1,0 +1,95 @@
+"""``specanalyze report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specanalyze.commands.options import (
+    DeviceOption,
+    ForceOption,
+    PhaseMapOption,
+    SalvageOption,
+    open_for,
+    phase_map_of,
+)
+from specanalyze.commands.recording_arguments import open_recording, recordings_among
+
+
+def report(
+    recordings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECORDING...",
+            help="The recording in question, then others to set beside it: files, folders, or quoted patterns.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write; must end in .html.")
+    ] = Path("report.html"),
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="RECORDING",
+            help="Plain decoding of the same server: opens the verdict.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_differences: Annotated[
+        bool, typer.Option("--accept-differences", help="Use a baseline that ran on another environment all the same.")
+    ] = False,
+    values: Annotated[
+        str | None,
+        typer.Option(
+            "--values",
+            metavar="A,B,...",
+            help="Draft steps of each recording, where they do not say it.",
+            show_default=False,
+        ),
+    ] = None,
+    force: ForceOption = False,
+    phase_map: PhaseMapOption = None,
+    salvage: SalvageOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """One self-contained HTML page with the plots and their tables; works offline, in dark mode and on paper.
+
+    Examples:
+
+      specanalyze report trace.parquet -o report.html
+
+      specanalyze report trace.parquet --baseline plain.parquet
+
+      specanalyze report steps2/ steps3/ steps5/ -o sweep.html
+    """
+    from specanalyze.report.page_file import refuse_output, write_page
+    from specschema.errors import UsageError
+
+    refuse_output(output, force)
+    try:
+        from specanalyze.report.page import build_report, to_html
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("altair", "jinja2", "markupsafe", "vl_convert"):
+            raise
+        raise UsageError(f'{error.name} is not installed; run: pip install "specanalyze[report]"') from None
+    from specanalyze.render.terminal import warn
+
+    mapping = phase_map_of(phase_map)
+    traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]
+    plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device)
+    steps = None if values is None else [v.strip() for v in values.split(",")]
+    result = build_report(
+        traces, baseline=plain, accept_differences=accept_differences, values=steps, phase_map=mapping
+    )
+    size = write_page(to_html(result), output)
+    typer.echo(f"{output}: {size / 1e6:.1f} MB; open it in a browser")
+    warn(line for trace in (*traces, *([plain] if plain else [])) for line in trace.warnings)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(report)

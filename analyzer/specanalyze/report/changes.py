@@ -1,0 +1,131 @@
+"""Two recordings against each other: environment first, then what moved beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from specanalyze.compare import FASTER, ONLY, SLOWER, Comparison, compare
+from specanalyze.render.terminal import milliseconds, percent
+from specanalyze.report.palette import variable
+from specanalyze.report.recorded import Recorded
+from specanalyze.report.section import Figure, Section, table
+from specanalyze.report.vega import rows, specification
+from specschema.errors import SpecError
+
+
+def changes_section(
+    recordings: Sequence[Recorded], *, accept_differences: bool = False, phase_map: Mapping[str, str] | None = None
+) -> Section:
+    """The first recording against its baseline, and the others against the first."""
+    title, question = (
+        "What moved",
+        "Between two recordings: what differs in the environment, and which time moved beyond noise?",
+    )
+    first = next(r for r in recordings if not r.baseline)
+    pairs = [(r, first) if r.baseline else (first, r) for r in recordings if r is not first]
+    if not pairs:
+        return Section(
+            "changes", title, question, missing=("one recording cannot move: give a second one, or --baseline",)
+        )
+    figures: list[Figure] = []
+    notes: list[str] = []
+    missing: list[str] = []
+    for before, after in pairs:
+        try:
+            result = compare(before.trace, after.trace, accept_differences=accept_differences, phase_map=phase_map)
+        except SpecError as error:
+            missing.append(str(error))
+            continue
+        name = f"{before.label} → {after.label}"
+        differ = ", ".join(
+            f"{d.name}: {d.before or 'not recorded'} → {d.after or 'not recorded'}" for d in result.differences[:12]
+        )
+        notes.append(
+            f"{name}: {'the environments differ: ' + differ if differ else 'no recorded fact of the environment differs'}."
+        )
+        notes += [f"{name}: {line}" for line in result.warnings]
+        figures.append(_figure(name, result))
+    return Section("changes", title, question, tuple(figures), tuple(dict.fromkeys(notes)), tuple(missing))
+
+
+def _figure(name: str, result: Comparison) -> Figure:
+    where = (
+        pl.concat_str(pl.col("phase").fill_null("whole cycle"), pl.col("bucket").fill_null(""), separator=" ")
+        .str.strip_chars()
+        .str.replace_all("_", " ")
+    )
+    moved = result.table.with_columns(where=where)
+    side = (
+        pl.when(pl.col("verdict").is_in([SLOWER]) | ((pl.col("verdict") == ONLY) & (pl.col("change_ns") > 0)))
+        .then(pl.lit("slower"))
+        .when(pl.col("verdict").is_in([FASTER]) | (pl.col("verdict") == ONLY))
+        .then(pl.lit("faster"))
+        .otherwise(pl.lit("small or within noise"))
+    )
+    ms = [
+        (pl.col(c) / 1e6).alias(c.removesuffix("_ns"))
+        for c in ("change_ns", "low_ns", "high_ns", "before_ns", "after_ns")
+    ]
+    drawn = moved.filter(pl.col("scope") != "part").select("where", "scope", side.alias("side"), *ms)
+    worth = drawn.filter((pl.col("scope") != "bucket") | (pl.col("change").abs() > 0.002 * pl.col("before").max()))
+    cells = [
+        [
+            r["where"],
+            r["scope"],
+            milliseconds(r["before_ns"]),
+            milliseconds(r["after_ns"]),
+            f"{r['change_ns'] / 1e6:+.3f}",
+            _bounds(r),
+            percent(r["change_share"]),
+            r["verdict"],
+        ]
+        for r in moved.iter_rows(named=True)
+    ]
+    columns = [
+        ("where", False),
+        ("scope", False),
+        ("before ms", True),
+        ("after ms", True),
+        ("change ms", True),
+        ("99 % bounds", True),
+        ("change", True),
+        ("verdict", False),
+    ]
+    return Figure(
+        f"{name}: change of a cycle, ms",
+        "Bars of the change of each phase and bucket with its bounds; right is slower.",
+        _chart(worth),
+        table(columns, cells, "specanalyze compare"),
+    )
+
+
+def _bounds(row: Mapping[str, Any]) -> str:
+    low, high = row["low_ns"], row["high_ns"]
+    return "–" if low is None or high is None else f"{low / 1e6:+.3f} to {high / 1e6:+.3f}"
+
+
+def _chart(frame: pl.DataFrame) -> dict[str, Any]:
+    order = frame.get_column("where").unique(maintain_order=True).to_list()
+    scale = alt.Scale(
+        domain=["slower", "faster", "small or within noise"],
+        range=[variable("slower"), variable("faster"), variable("undecided")],
+    )
+    base = alt.Chart(rows(frame), height=alt.Step(22)).encode(
+        y=alt.Y("where:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False))
+    )
+    bars = base.mark_bar().encode(
+        x=alt.X("change:Q", title="ms a cycle; right is slower"),
+        color=alt.Color("side:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+        tooltip=[
+            alt.Tooltip("where:N"),
+            alt.Tooltip("before:Q", title="before ms", format=".3f"),
+            alt.Tooltip("after:Q", title="after ms", format=".3f"),
+            alt.Tooltip("change:Q", title="change ms", format="+.3f"),
+            alt.Tooltip("side:N", title="verdict"),
+        ],
+    )
+    return specification(bars + base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q"))

@@ -1,0 +1,147 @@
+"""What a reader wants to know first: speed, accept length, the verdict, and what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from specanalyze.breakeven import BreakEven, break_even
+from specanalyze.environment import environment_of, facts
+from specanalyze.report.recorded import Recorded
+from specschema.errors import SpecError
+
+FIRST_FACTS: Final = (
+    "gpu.model",
+    "gpu.count",
+    "gpu.links",
+    "driver",
+    "cuda",
+    "nccl.version",
+    "torch",
+    "server.name",
+    "server.version",
+    "model.name",
+    "model_digest",
+)
+NOT_RECORDED: Final = "not recorded"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Main figures of one recording as text; a dash where it does not tell.
+
+    Attributes:
+        label: of the recording.
+        baseline: whether it is the baseline.
+        tok_s, accept_length, cycle: figures.
+        clock: which cycles the figures come from.
+        observing: what observing cost.
+        ranks: how many, and traced cycles.
+        verdict: one sentence.
+        tone: ``good``, ``bad`` or ``unknown``.
+    """
+
+    label: str
+    baseline: bool
+    tok_s: str
+    accept_length: str
+    cycle: str
+    clock: str
+    observing: str
+    ranks: str
+    verdict: str
+    tone: str
+
+
+def headlines(
+    recordings: Sequence[Recorded], *, accept_differences: bool = False, phase_map: Mapping[str, str] | None = None
+) -> list[Headline]:
+    """One for each recording."""
+    base = next((r for r in recordings if r.baseline), None)
+    return [_headline(r, base, accept_differences, phase_map) for r in recordings]
+
+
+def _headline(
+    recorded: Recorded, base: Recorded | None, accept_differences: bool, phase_map: Mapping[str, str] | None
+) -> Headline:
+    phases = recorded.phases
+    pace = phases.pace
+    speed = pace.tok_s if pace.tok_s is not None else pace.tok_s_request
+    untraced = bool(phases.untraced.cycles)
+    clock = (
+        f"{pace.cycles} untraced cycles"
+        if untraced
+        else f"{pace.cycles} observed cycles: too slow, no untraced control"
+    )
+    if untraced and phases.another_run:
+        clock += " of another run"
+    effect = recorded.overhead.effect if recorded.overhead else None
+    verdict, tone = _verdict(recorded, base, accept_differences, phase_map)
+    length = phases.accept_length
+    return Headline(
+        recorded.label,
+        recorded.baseline,
+        "–" if speed is None else f"{speed:.1f}",
+        "–" if length is None else f"{length:.2f}",
+        "–" if pace.step_ns is None else f"{pace.step_ns[1] / 1e6:.2f}",
+        clock,
+        "unknown" if effect is None else f"{effect.value:+.0%} a cycle",
+        f"{len(recorded.ranks)} rank{'s' if len(recorded.ranks) != 1 else ''}",
+        verdict,
+        tone,
+    )
+
+
+def _verdict(
+    recorded: Recorded, base: Recorded | None, accept: bool, phase_map: Mapping[str, str] | None
+) -> tuple[str, str]:
+    if recorded.main_phase != "verify":
+        return "Plain decoding: what speculation is judged by.", "unknown"
+    if base is None:
+        return "Whether speculation pays is unknown: give plain decoding of the same server with --baseline.", "unknown"
+    try:
+        result = break_even(recorded.trace, base.trace, phase_map, accept_differences=accept)
+    except SpecError as error:
+        return f"No verdict: {error}", "unknown"
+    return said_of(result)
+
+
+def said_of(result: BreakEven) -> tuple[str, str]:
+    """The verdict in one sentence, and its tone."""
+    times = f"a cycle takes {result.cycle.median_ns.value / 1e6:.2f} ms, a plain step {result.step.median_ns.value / 1e6:.2f} ms"
+    needs = f"break-even is at accept length {result.pays_at.value:.2f}"
+    if result.accept_length is None or result.won_tok_s is None or result.tok_s is None:
+        return f"Where it stands is unknown, accepts are not recorded; {needs} ({times}).", "unknown"
+    low, high = result.pays_at.low, result.pays_at.high
+    reached = f"{result.accept_length:.2f} was reached"
+    if low is not None and high is not None and low <= result.accept_length <= high:
+        return f"Within noise of break-even: {needs} ({low:.2f} to {high:.2f}), {reached} ({times}).", "unknown"
+    speeds = f"{result.tok_s:.1f} against {result.baseline_tok_s:.1f} tok/s a request"
+    if result.won_tok_s > 0:
+        return f"Speculation pays: {speeds}; {needs}, {reached} ({times}).", "good"
+    return f"Speculation does not pay: {speeds}; {needs}, only {reached} ({times}).", "bad"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact of the environment in every recording."""
+
+    name: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+def environment_facts(recordings: Sequence[Recorded]) -> tuple[list[Fact], list[Fact]]:
+    """What ran: the facts to see first (with all that differ), and the rest."""
+    each = [facts(environment_of(r.trace)) for r in recordings]
+    names = list(dict.fromkeys(name for flat in each for name in flat))
+    found = []
+    for name in names:
+        values = tuple(flat.get(name, NOT_RECORDED) for flat in each)
+        found.append(Fact(name, values, len(set(values)) > 1))
+    place = {name: i for i, name in enumerate(FIRST_FACTS)}
+    first = sorted(
+        (f for f in found if f.differs or f.name in place), key=lambda f: (not f.differs, place.get(f.name, 99), f.name)
+    )
+    return first, sorted((f for f in found if f not in first), key=lambda f: f.name)

@@ -1,0 +1,110 @@
+"""One recording as a report needs it: what the analyses say about it, or why they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TypeVar
+
+from specanalyze.accept import Accepts, accepts_of_cycles
+from specanalyze.breakdown import RankBreakdown
+from specanalyze.layers import Layers, layers
+from specanalyze.measured import Measured, measure
+from specanalyze.overhead import Overhead, measure_overhead
+from specanalyze.phases_report import PhaseReport, phase_report
+from specanalyze.recordings import recording_in_name
+from specanalyze.report.held_trace import held
+from specanalyze.trace import Trace
+from specschema.errors import TraceError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recording.
+
+    Attributes:
+        label: short and unique among the recordings of the page.
+        trace: the recording, its ranks held.
+        baseline: whether it is the plain decoding that the others are judged by.
+        phases: its cycles.
+        measured, overhead, layers, accepts: None where it cannot tell; ``why`` says the reason under the same name.
+        why: what is missing -> one line with what to record.
+    """
+
+    label: str
+    trace: Trace
+    baseline: bool
+    phases: PhaseReport
+    measured: Measured | None
+    overhead: Overhead | None
+    layers: Layers | None
+    accepts: Accepts | None
+    why: Mapping[str, str]
+
+    @property
+    def ranks(self) -> list[RankBreakdown]:
+        return list(self.phases.breakdown.values())
+
+    @property
+    def main_phase(self) -> str:
+        """``verify`` where it has any, else ``decode``, else the first phase it has."""
+        for phase in ("verify", "decode"):
+            if any(r.instances.get(phase) for r in self.ranks):
+                return phase
+        return self.phases.phases[0] if self.phases.phases else "cycle"
+
+
+def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mapping[str, str] | None = None) -> Recorded:
+    """Look at one recording from all sides, its ranks read once.
+
+    Raises:
+        TraceError: no phase ranges or no cycle: then there is nothing to report.
+    """
+    trace = held(trace)
+    phases = phase_report(trace, phase_map)
+    why: dict[str, str] = {}
+
+    def attempt(name: str, analysis: Callable[[], T | None], otherwise: str = "") -> T | None:
+        try:
+            found = analysis()
+        except TraceError as error:
+            why[name] = str(error)
+            return None
+        if found is None:
+            why[name] = otherwise
+        return found
+
+    speculates = any(r.instances.get("verify") for r in phases.breakdown.values())
+    counted = phases.cycles.filter(phases.cycles["rank"].is_in(phases.counted))
+    silent = (
+        f"{label} does not say what was accepted; record with the collector, or lay FILE.cycles.json beside the trace"
+        if speculates
+        else f"{label} is plain decoding: nothing is drafted, so nothing is accepted"
+    )
+    return Recorded(
+        label,
+        trace,
+        baseline,
+        phases,
+        attempt("measured", lambda: measure(trace, phase_map)),
+        attempt("overhead", lambda: measure_overhead(trace, phase_map)),
+        attempt("layers", lambda: layers(trace, "verify" if speculates else "decode", phase_map)),
+        attempt("accepts", lambda: accepts_of_cycles(trace, counted), silent),
+        why,
+    )
+
+
+def labels(traces: Sequence[Trace]) -> list[str]:
+    """A short name for each recording, unique among them: the file's, with its folder where that is needed."""
+    paths = [PurePath(trace.name.split(", ")[0]) for trace in traces]
+    names = [recording_in_name(path.name) for path in paths]
+    short = [
+        path.parent.name if name == "trace" and path.parent.name else name
+        for path, name in zip(paths, names, strict=True)
+    ]
+    full = [f"{path.parent.name}/{name}" for path, name in zip(paths, names, strict=True)]
+    chosen = [name if short.count(name) == 1 else whole for name, whole in zip(short, full, strict=True)]
+    return [name if chosen.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(chosen)]

@@ -1,0 +1,41 @@
+"use strict";
+(async () => {
+  const specs = JSON.parse(document.getElementById("specs").textContent);
+  const options = {
+    mode: "vega-lite",
+    renderer: "svg",
+    ast: true, // the page's policy forbids making code out of text
+    actions: false,
+    tooltip: { theme: "page" },
+    loader: { load: () => Promise.reject(new Error("this page loads nothing")) },
+  };
+  const failed = [];
+  for (const [key, spec] of Object.entries(specs)) {
+    const place = document.getElementById(key);
+    try {
+      const drawn = await vegaEmbed(place, spec, options);
+      place.view = drawn.view;
+    } catch (error) {
+      failed.push(key);
+      place.textContent = "This plot could not be drawn; its table follows.";
+      console.error(key, error);
+    }
+  }
+  document.body.dataset.plots = failed.length ? "failed" : "drawn";
+
+  const root = document.documentElement;
+  const button = document.getElementById("theme");
+  const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  button.hidden = false;
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
+  name();
+
+  // On paper nothing can be pointed at: short tables are printed under their plots.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")].filter((d) => d.querySelectorAll("tr").length <= 40);
+    opened.forEach((d) => { d.open = true; });
+  });
+  addEventListener("afterprint", () => { opened.forEach((d) => { d.open = false; }); });
+})();
