@@ -25,6 +25,8 @@ SAMPLING_SHARE: Final = 0.03
 TREE_SUBCLASSES: Final = ("sampling", "tree", "verify", "draft")
 CLOCK_SHARE: Final = 0.90
 """SM clock below this share of its maximum while serving."""
+IDLE_CLOCK_SHARE: Final = 0.5
+"""A clock below this share of its maximum was read on an idle GPU (an H200 idles at 345 of 1,980 MHz): throttling does not go there."""
 MOE_GROWTH, GEMM_GROWTH = 1.3, 1.15
 """MoE time that grows more than the first while dense GEMM grows less than the second: more experts are read, not more work done."""
 UNCLASSIFIED_SHARE: Final = 0.10
@@ -159,9 +161,9 @@ def clocks_throttled(s: Subject) -> Answer:
         )
     now, most = (_numbers(clocks.get(k)) for k in ("sm_mhz", "sm_max_mhz"))
     reasons = [r for r in clocks.get("throttle_reasons") or () if "idle" not in str(r).lower()]
-    shares = [a / b for a, b in zip(now, most, strict=False) if b]
+    shares = [a / b if b and a >= IDLE_CLOCK_SHARE * b else 1.0 for a, b in zip(now, most, strict=False)]
     if not shares and not reasons:
-        return NotChecked("GPU clocks are not recorded")
+        return NotChecked("GPU clocks are not recorded; record where NVML can be asked")
     slowest = min(shares, default=1.0)
     if slowest >= CLOCK_SHARE and not reasons:
         return None
@@ -178,7 +180,7 @@ def clocks_throttled(s: Subject) -> Answer:
         f"the GPU runs at {slowest:.0%} of its clock",
         tuple(evidence),
         MEDIUM if reasons else LOW,
-        compute * (1 - slowest),
+        compute * (1 - slowest) if reasons else None,
     )
 
 

@@ -25,7 +25,7 @@ _ALWAYS_MATTER: Final = re.compile(
 
 _NEVER_SHOWN: Final = re.compile(
     r"differs_by_rank.*|clocks\.sm_mhz|clocks\.throttle.*|host.*|command_line|gpu\.(?:uuid|index|serial|pci).*|gpu_memory_bytes|"
-    r"server\.args\.(?:port|host|nccl_port|dist_init_addr|log_.*|random_seed|seed|api_key|served_model_name)"
+    r"server\.args\.(?:port|host|.*_port|dist_init_addr|log_.*|random_seed|seed|api_key|served_model_name)"
 )
 """Facts that change from run to run and say nothing: momentary clocks, ports, names of hosts."""
 
@@ -149,9 +149,15 @@ def variables(environment: Mapping[str, Any]) -> Mapping[str, str] | None:
 
 
 def argument(environment: Mapping[str, Any], *names: str) -> Any:
-    """The server argument of the first of the names that is recorded; None where none is."""
+    """The server argument of the first of the names (dotted where nested) that is recorded; None where none is."""
     args = argument_section(environment)
-    return next((args[name] for name in names if args.get(name) is not None), None)
+    for name in names:
+        value: Any = args
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    return None
 
 
 def tensor_parallel(trace: Trace) -> int | None:

@@ -205,6 +205,19 @@ def test_gaps_that_only_observing_makes_are_no_finding() -> None:
     assert "idle_gaps" in diagnosed(replace(TWO, observer_ns=13_000_000)).clean
 
 
+def test_the_clock_of_an_idle_gpu_is_no_throttling() -> None:
+    assert "clocks_throttled" in diagnosed(replace(TWO, environment=slow_clock(345))).clean
+
+
+def test_recorded_throttle_reasons_give_the_win_a_figure() -> None:
+    clocks = {"sm_mhz": [1200], "sm_max_mhz": [1980], "throttle_reasons": ["sw_power_cap"]}
+    section = {k: v for k, v in environment().items() if k != "gpus"}
+    row = finding(diagnosed(replace(TWO, environment={**section, "clocks": clocks})), "clocks_throttled")
+    assert row["confidence"] == "medium"
+    assert row["win_ns_per_cycle"] > 0
+    assert "sw_power_cap" in row["evidence"][1]
+
+
 def test_ranks_that_differ_in_nccl_variables_are_named() -> None:
     section = ranks_with(variables={"0": {"NCCL_PROTO": "LL"}, "1": {"NCCL_PROTO": "Simple"}, "2": {}})
     row = finding(diagnosed(replace(TWO, environment=section)), "nccl_variables")

@@ -72,6 +72,8 @@ def test_arguments_come_from_the_command_line_where_hooks_told_none() -> None:
     assert argument(section, "flag") is True
     assert argument(section, "absent") is None
     assert argument({"server": "sglang", "command_line": []}, "tp_size") is None
+    nested = {"server_args": {"speculative_config": {"num_speculative_tokens": 3}}}
+    assert argument(nested, "steps", "speculative_config.num_speculative_tokens") == 3
 
 
 def test_nccl_comes_first_and_unset_is_said() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from story import (
+    MOE,
     Recording,
     Work,
     baseline_recording,
@@ -65,6 +66,16 @@ def test_plain_decoding_as_second_recording_only_bounds() -> None:
     result = what_if(sweep_recording(2).trace(), Changes(steps=5), other=plain)
     assert result.predicted_ns < 27_000_000 < result.high_ns
     assert any("plain decoding runs other kernels" in line for line in result.assumptions)
+
+
+def test_a_line_that_falls_or_is_within_noise_is_taken_as_flat() -> None:
+    verify = sweep_recording(5).phases["verify"]
+    quicker = {**verify.kernels, MOE: (61, verify.kernels[MOE][1] - 9_000_000)}
+    odd = replace(sweep_recording(5), phases={**sweep_recording(5).phases, "verify": replace(verify, kernels=quicker)})
+    result = what_if(sweep_recording(2).trace(), Changes(steps=8), other=odd.trace())
+    moe = result.table.filter(pl.col("phase") == "verify", pl.col("bucket") == "moe")
+    assert moe["change_ns"].to_list() == [0.0]
+    assert any("taken as flat" in line for line in result.assumptions)
 
 
 def sharded(allreduce_ns: int) -> Recording:
