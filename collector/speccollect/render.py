@@ -38,7 +38,8 @@ def progress(total: int, console: Console | None = None) -> Iterator[Callable[[i
         _Rate(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console or Console(stderr=True), transient=True) as bar:
+    console = console or Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("recording", total=total)
         yield lambda tokens: bar.advance(task, tokens)
 
@@ -57,8 +58,7 @@ def _spread(values: dict[str, float] | None, unit: str) -> str:
 
 def phases(table: PhaseTable) -> Table:
     """The phase table."""
-    where = "inside profiler windows: slower than the server is" if table.traced else "untraced"
-    view = Table(title=f"rank {table.rank}: {table.cycles} {table.mode} cycles ({where})", title_justify="left")
+    view = Table()
     view.add_column("phase")
     view.add_column("host ms", justify="right")
     view.add_column("of cycle", justify="right")
@@ -72,9 +72,6 @@ def phases(table: PhaseTable) -> Table:
     view.add_section()
     total = [f"{sum(table.device_ms.values()):.3f}"] if table.device_ms else []
     view.add_row("cycle", f"{table.cycle_ms:.3f}", "100.0%", *total)
-    if table.device_ms:
-        view.caption = "host: how long the phase's code ran; device: how long its kernels ran, in profiled cycles"
-        view.caption_justify = "left"
     return view
 
 
@@ -96,17 +93,19 @@ def show_merged(merged: Merged, console: Console | None = None) -> None:
     console = console or Console()
     _show_problems(merged.problems, console)
     for line in _totals(merged.recording):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     ranks = ", ".join(map(str, merged.ranks))
     windows = sorted({w["window"] for w in merged.recording.get("windows", [])})
     console.print(
-        f"{merged.path}: {merged.rows:,} events, ranks {ranks}, {len(windows)} profiler windows", markup=False
+        f"{merged.path}: {merged.rows:,} events, ranks {ranks}, {len(windows)} profiler windows",
+        markup=False,
+        soft_wrap=True,
     )
 
 
 def _show_problems(problems: Sequence[str], console: Console) -> None:
     for problem in dict.fromkeys(problems):
-        console.print(f"[yellow]warning[/yellow] {escape(problem)}")
+        console.print(f"[yellow]warning[/yellow] {escape(problem)}", soft_wrap=True)
 
 
 def show_trace(path: Path, console: Console | None = None) -> None:
@@ -114,35 +113,53 @@ def show_trace(path: Path, console: Console | None = None) -> None:
     console = console or Console()
     table = phase_table(path)
     if table is None:
-        console.print("no decode cycle was recorded", markup=False)
+        console.print("no decode cycle was recorded", markup=False, soft_wrap=True)
     else:
+        where = "inside profiler windows: slower than the server is" if table.traced else "untraced"
+        console.print(f"rank {table.rank}: {table.cycles} {table.mode} cycles ({where})", markup=False, soft_wrap=True)
         console.print(phases(table))
+        if table.device_ms:
+            console.print(
+                "host: how long the phase's code ran; device: how long its kernels ran, in profiled cycles",
+                markup=False,
+                soft_wrap=True,
+            )
         if table.accept_length is not None:
-            console.print(f"accept length {table.accept_length:.3f} tokens a step, bonus included", markup=False)
-    console.print(f"next: specanalyze breakdown {path}", markup=False)
+            console.print(
+                f"accept length {table.accept_length:.3f} tokens a step, bonus included", markup=False, soft_wrap=True
+            )
+    console.print(f"next: specanalyze breakdown {path}", markup=False, soft_wrap=True)
 
 
 def show_session(session: Session, console: Console | None = None) -> None:
     """Usage, speed and the phase table of a recorded run."""
     console = console or Console()
     summary = session.summary
+    windows = (
+        " (both with profiler windows in them: slower than the server is)"
+        if session.merged.recording["windows"]
+        else ""
+    )
     console.print(
         f"{summary['requests']} requests ({summary['failed']} failed), {_number(summary['prompt_tokens'])} prompt tokens, "
         f"{_number(summary['completion_tokens'])} completion tokens",
         markup=False,
+        soft_wrap=True,
     )
     console.print(
         f"{_number(summary['tokens_per_second'])} tok/s over all, {_number(summary['decode_tokens_per_second'])} tok/s "
-        "while decoding (both with profiler windows in them)",
+        f"while decoding{windows}",
         markup=False,
+        soft_wrap=True,
     )
-    console.print(f"time to first token: {_spread(summary['first_token_ms'], 'ms')}", markup=False)
+    console.print(f"time to first token: {_spread(summary['first_token_ms'], 'ms')}", markup=False, soft_wrap=True)
     console.print(
         f"between chunks: {_spread(summary['chunk_gap_ms'], 'ms')} "
         f"({_number(summary['tokens_per_chunk'], digits=2)} tokens a chunk)",
         markup=False,
+        soft_wrap=True,
     )
-    console.print(f"per token: {_spread(summary['token_gap_ms'], 'ms')}", markup=False)
+    console.print(f"per token: {_spread(summary['token_gap_ms'], 'ms')}", markup=False, soft_wrap=True)
     _show_problems(session.problems, console)
     show_merged(
         Merged(session.merged.path, session.merged.rows, session.merged.ranks, [], session.merged.recording), console
@@ -154,9 +171,9 @@ def show_status(folder: Path, command: Command, statuses: Sequence[RankStatus], 
     """The ranks of a folder."""
     console = console or Console()
     state = f"recording {command.recording} is armed" if command.armed else "disarmed"
-    console.print(f"{folder}: {state}", markup=False)
+    console.print(f"{folder}: {state}", markup=False, soft_wrap=True)
     if not statuses:
-        console.print("no rank has announced itself (a rank does at its first step)", markup=False)
+        console.print("no rank has announced itself (a rank does at its first step)", markup=False, soft_wrap=True)
         return
     view = Table()
     for name in ("rank", "process", "state", "recording", "cycles", "windows", "lost", "message"):

@@ -144,11 +144,13 @@ def _read_chunk(api: str, event: dict[str, Any], streamed: Streamed) -> tuple[bo
         usage = {"prompt_tokens": meta.get("prompt_tokens"), "completion_tokens": meta.get("completion_tokens")}
         streamed.request_id = meta.get("id") or streamed.request_id
         brought = bool(event.get("text")) or bool(event.get("output_ids"))
+        own = True
     else:
         usage = event.get("usage") or {}
         streamed.request_id = event.get("id") or streamed.request_id
         choice: dict[str, Any] = next(iter(event.get("choices") or []), {})
         delta = choice.get("delta") or {}
+        own = bool(event.get("choices"))
         brought = bool(
             choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
         )
@@ -157,6 +159,9 @@ def _read_chunk(api: str, event: dict[str, Any], streamed: Streamed) -> tuple[bo
         streamed.completion_tokens = tokens
     if usage.get("prompt_tokens") is not None:
         streamed.prompt_tokens = usage["prompt_tokens"]
+    if tokens is not None and own:
+        # text is held back where a character is incomplete, and repeated where a server sends it whole each time
+        brought = tokens > (streamed.chunks[-1][1] or 0 if streamed.chunks else 0)
     return brought, tokens
 
 
@@ -186,7 +191,7 @@ def stream_request(
         for event in server_events(response):
             now = time.time_ns()
             brought, tokens = _read_chunk(endpoint.api, event, streamed)
-            if brought or (tokens is not None and tokens > before):
+            if brought:
                 streamed.chunks.append((now, tokens))
                 if on_tokens is not None:
                     on_tokens(tokens - before if tokens is not None else 1)

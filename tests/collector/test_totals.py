@@ -1,0 +1,69 @@
+"""Accept lengths against the server's own count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from speccollect.table import event_table
+from speccollect.totals import rank_totals
+
+
+def cycle(mode: str, ids: list[str], lengths: list[int | None] | None) -> dict[str, Any]:
+    return {"kind": "cycle", "mode": mode, "request_ids": [ids], "accept_lengths": [lengths]}
+
+
+def request(name: str, completion: int) -> dict[str, Any]:
+    return {"kind": "request", "request_ids": [[name]], "completion_tokens": completion}
+
+
+def totals(rows: list[dict[str, Any]], completion: int | None = None) -> dict[str, Any]:
+    return rank_totals(pa.concat_tables([event_table(1, row) for row in rows]).unify_dictionaries(), completion)
+
+
+BATCH = [cycle("prefill", ["a", "b"], None), cycle("speculative", ["a", "b"], [2, 3]), cycle("decode", ["b"], [1])]
+
+
+def test_equal_per_request() -> None:
+    result = totals([*BATCH, request("a", 3), request("b", 5)])
+    assert (result["committed_tokens"], result["first_tokens"], result["completion_tokens"]) == (6, 2, 8)
+    assert (result["told_by"], result["compared_requests"], result["difference"], result["equal"]) == (
+        "server",
+        2,
+        0,
+        True,
+    )
+
+
+def test_difference_is_told_in_tokens() -> None:
+    result = totals([*BATCH, request("a", 3), request("b", 9)])
+    assert (result["difference"], result["equal"]) == (4, False)
+
+
+def test_request_begun_before_the_recording_is_not_compared() -> None:
+    result = totals([*BATCH, cycle("speculative", ["old"], [2]), request("a", 3), request("old", 500)])
+    assert (result["compared_requests"], result["completion_tokens"], result["equal"]) == (1, 3, True)
+
+
+def test_chunked_prefill_gives_one_token() -> None:
+    rows = [cycle("prefill", ["a"], None), cycle("prefill", ["a"], None), cycle("decode", ["a"], [1]), request("a", 2)]
+    assert totals(rows)["equal"] is True
+
+
+def test_prefill_that_tells_its_own_token() -> None:
+    rows = [cycle("prefill", ["a"], [1]), cycle("decode", ["a"], [1]), request("a", 2)]
+    result = totals(rows)
+    assert (result["first_tokens"], result["equal"]) == (1, True)
+
+
+def test_client_count_is_used_where_the_server_tells_none() -> None:
+    result = totals(BATCH, 8)
+    assert (result["told_by"], result["difference"], result["equal"]) == ("client", 0, True)
+
+
+def test_unknown_lengths_are_counted_and_nothing_is_claimed() -> None:
+    result = totals([cycle("speculative", ["a"], None), cycle("speculative", ["a", "b"], [2, None])])
+    assert result["cycles_without_lengths"] == 2
+    assert result["equal"] is None
+    assert result["difference"] is None
