@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from specanalyze.collectives import group_ranks
 from specanalyze.event_frame import empty, main_thread, table
 from specanalyze.event_text import EventText
 from specanalyze.file_text import FileText, Progress
-from specanalyze.kineto_columns import columns, decode
+from specanalyze.kineto_columns import Row, columns, decode
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
 from specschema.errors import TraceError
 
@@ -76,7 +76,12 @@ def has_device_rows(path: Path) -> bool:
 
 
 def read_events(
-    path: Path, rank: int, *, salvage: bool = False, progress: Progress | None = None
+    path: Path,
+    rank: int,
+    *,
+    salvage: bool = False,
+    progress: Progress | None = None,
+    decode: Callable[[bytes], list[Row]] = decode,
 ) -> tuple[pl.DataFrame, list[str]]:
     """Events of one file, in file order.
 
@@ -85,6 +90,7 @@ def read_events(
         rank: value of the ``rank`` column.
         salvage: read what is whole of a damaged file.
         progress: called with the bytes read.
+        decode: gives the rows of a piece of text; see profiler_folders.rows_of.
 
     Returns:
         Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere; and one line for each thing that was

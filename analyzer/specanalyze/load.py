@@ -11,9 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specanalyze import kineto, sidecars
+from specanalyze import kineto, profiler_folders, sidecars
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
+from specanalyze.kineto_columns import Row, decode
 from specanalyze.nsys_report import nsys_inputs, open_report
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -132,6 +133,10 @@ def _open_kineto(
     progress: Callable[[int, int], None] | None,
 ) -> Trace:
     warnings: list[str] = []
+    if folder:
+        files, warnings = profiler_folders.without_merged(files)
+    if len(files) == 1 and (merged := profiler_folders.merged_ranks(files[0])):
+        return _open_merged(files[0], merged, name, salvage=salvage, device=device, progress=progress)
     found = _identified(files, folder, warnings)
     done = _Progress(progress, sum(k.file.path.stat().st_size for k in found))
     refuse_two_recordings([k.file for k in found])
@@ -145,6 +150,35 @@ def _open_kineto(
         for k in found
     )
     return Trace(name=name, sources=sources, metadata=_metadata(found, device), warnings=warnings)
+
+
+def _open_merged(
+    path: Path,
+    merged: Sequence[profiler_folders.MergedRank],
+    name: str,
+    *,
+    salvage: bool,
+    device: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> Trace:
+    """Ranks of a trace that a server merged from all of them: the file is read once a rank."""
+    whole = kineto.identify(path)
+    warnings = [
+        f"{path.name} merges {len(merged)} ranks, which are read apart; all their times count from one base, that of the first file"
+    ]
+    done = _Progress(progress, path.stat().st_size)
+    sources = []
+    for place in merged:
+        file = RankFile(path, place.rank, host=whole.file.host, world_size=None, base_ns=whole.file.base_ns)
+        rows = profiler_folders.rows_of(place.label)
+        read = partial(
+            _read_kineto, file, warnings, salvage=salvage, device=device, progress=done, decode=rows, key=place.key
+        )
+        sources.append(RankSource(key=place.key, source=str(path), read=read))
+    metadata = _metadata([kineto.KinetoFile(RankFile(path, p.rank), whole.metadata) for p in merged], device)
+    for entry, place in zip(metadata["ranks"], merged, strict=True):
+        entry["key"] = place.key
+    return Trace(name=name, sources=tuple(sources), metadata=metadata, warnings=warnings)
 
 
 class _Progress:
@@ -232,10 +266,17 @@ def _with_rank(k: kineto.KinetoFile, warnings: list[str]) -> kineto.KinetoFile:
 
 
 def _read_kineto(
-    file: RankFile, warnings: list[str], *, salvage: bool, device: str | None, progress: _Progress
+    file: RankFile,
+    warnings: list[str],
+    *,
+    salvage: bool,
+    device: str | None,
+    progress: _Progress,
+    decode: Callable[[bytes], list[Row]] = decode,
+    key: str | None = None,
 ) -> RankTrace:
     rank = file.rank or 0
-    events, found = kineto.read_events(file.path, rank, salvage=salvage, progress=progress.of(file.path))
+    events, found = kineto.read_events(file.path, rank, salvage=salvage, progress=progress.of(file.path), decode=decode)
     launches, activities = count_kinds(events)
     if activities == 0 and device != "cpu":
         raise TraceError(
@@ -244,7 +285,7 @@ def _read_kineto(
         )
     warnings += [line for line in found if line not in warnings]
     return RankTrace(
-        key=str(rank),
+        key=key or str(rank),
         rank=rank,
         source=str(file.path),
         events=events,

@@ -11,8 +11,12 @@ from typing import Final
 
 from specschema.errors import TraceError
 
-_RANK: Final = re.compile(r"(?<![A-Za-z])(?:TP|rank)[-_]?(\d+)(?!\d)", re.IGNORECASE)
-"""``1756600000.1-TP-3.trace.json``, ``rank3``, ``e2_rank-3``, ``kernels.rank0.parquet`` (RULES R9)."""
+_RANKS: Final = (
+    re.compile(r"(?<![A-Za-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<![A-Za-z])TP[-_]?(\d+)(?!\d)", re.IGNORECASE),
+)
+"""``1756600000.1-TP-3.trace.json``, ``rank3``, ``e2_rank-3``, ``kernels.rank0.parquet`` (RULES R9); where a name says both
+(``dp1_pp0_tp0_rank1``), the rank is the global one."""
 _COORDINATES: Final = re.compile(r"[-_.]?(?<![A-Za-z])(?:TP|DP|PP|EP|rank)[-_]?\d+(?!\d)", re.IGNORECASE)
 _TORCH_HANDLER: Final = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?")
 """``<host>_<pid>.<time>.pt.trace.json``: torch.profiler.tensorboard_trace_handler (RULES R7)."""
@@ -40,7 +44,7 @@ class RankFile:
 
 def rank_in_name(name: str) -> int | None:
     """``e2_m17_rank1.json.gz`` -> 1."""
-    found = _RANK.search(name)
+    found = next((found for pattern in _RANKS if (found := pattern.search(name))), None)
     return int(found.group(1)) if found else None
 
 
