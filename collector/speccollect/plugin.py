@@ -48,19 +48,19 @@ def _install(engine: str, environment: Mapping[str, str]) -> bool:
 def install_sglang() -> None:
     """Entry point of the group ``sglang.srt.plugins``."""
     _install("sglang", os.environ)
-    _install_node_map(os.environ)
+    install_node_map()
 
 
 def install_vllm() -> None:
     """Entry point of the group ``vllm.general_plugins``."""
     _install("vllm", os.environ)
-    _install_node_map(os.environ)
+    install_node_map()
 
 
 def install_embedded() -> None:
     """What the ranks of the embedded engine load (`speccollect demo`)."""
     _install("embedded", os.environ)
-    _install_node_map(os.environ)
+    install_node_map()
 
 
 def install_all() -> None:
@@ -69,9 +69,9 @@ def install_all() -> None:
     install_vllm()
 
 
-def _install_node_map(environment: Mapping[str, str]) -> None:
+def install_node_map() -> None:
     """Note what CUDA graphs are made of; servers capture them at start, long before anything is armed."""
-    if not switched_on(environment):
+    if not switched_on(os.environ):
         return
     with _lock:
         if "nodemap" in _installed:

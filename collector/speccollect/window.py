@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from speccollect.config import WindowSettings
 from speccollect.kineto import KinetoColumns, read_columns
+from speccollect.nodemap_replays import ReplayStamps
 from speccollect.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
 from speccollect.ranges import external_profiler
 from specschema.phases import range_name
@@ -25,6 +26,9 @@ READ_AT_ONCE: Final = 200_000
 Read by the writer thread instead, 34 000 events took 1.2 s on an H200 and made 60 untraced cycles up to three times
 slower (two threads passing one interpreter lock). Larger windows are left to the writer thread, in slices."""
 
+REPLAYS: Final = 16384
+"""Graph replays of one window whose graph is noted: 2048 cycles of eight replays."""
+
 _CONTROL, _WARMUP, _RECORD, _DONE = range(4)
 
 
@@ -37,12 +41,14 @@ class WindowResult:
         columns: the events, read; None while they wait for the writer thread.
         info: what the trace's metadata says about the window.
         metadata: whether the events carry the profiler's text.
+        replays: which captured graph each replay ran; None where no graph can be told.
     """
 
     events: list[Any]
     columns: KinetoColumns | None
     info: dict[str, Any]
     metadata: bool
+    replays: ReplayStamps | None = None
 
 
 class Windows:
@@ -63,6 +69,7 @@ class Windows:
         self._remaining = settings.skip
         self._index = 0
         self._profiler: Profiler | None = None
+        self._replays: ReplayStamps | None = None
         self._guard = contextlib.ExitStack()
         self._opened_ns = 0
         self._first_cycle = 0
@@ -131,6 +138,9 @@ class Windows:
             self._pass_over(recording, "no buffer was free, the disk is too slow")
             return
         self._profiler.start()
+        if self.device == "cuda":
+            self._replays = ReplayStamps(REPLAYS)
+            self._replays.start()
         if self._profiler.has_ranges:
             from torch.autograd.profiler import record_function
 
@@ -153,7 +163,7 @@ class Windows:
             recording.warmup = False
             self._next()
             return
-        profiler = self._profiler
+        profiler, replays = self._profiler, self._replays
         self._detach()
         closed_ns = time.time_ns()
         events = profiler.stop()
@@ -189,6 +199,7 @@ class Windows:
                     "read_cost_ns": read_cost_ns,
                 },
                 metadata=profiler.metadata,
+                replays=replays,
             )
         else:
             recording.lost.windows += 1
@@ -209,6 +220,9 @@ class Windows:
 
     def _detach(self) -> None:
         self._guard.close()
+        if self._replays is not None:
+            self._replays.stop()
+            self._replays = None
         self.range_type = None
         self.attached = False
         self._profiler = None

@@ -23,6 +23,7 @@ from specschema.phases import CYCLE, RANGE_PREFIX, range_name
 DEVICE_TYPES: Final = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 """Kineto's activity type -> kind."""
 
+GRAPH_LAUNCHES: Final = ("cudaGraphLaunch", "cuGraphLaunch")
 LAUNCH_TYPES: Final = ("cuda_runtime", "cuda_driver")
 
 CLOCK_NS: Final = 1_000
@@ -107,6 +108,10 @@ def _device_rows(
     kinds = list(dict.fromkeys(DEVICE_TYPES.values()))
     code_of = np.array([kinds.index(DEVICE_TYPES[t]) if t in DEVICE_TYPES else -1 for t in columns.types] or [-1])
     details = read_details(events, rows.tolist(), pause=pause) if events is not None and len(rows) else {}
+    graphs = _graph_ids(columns, rows, segment)
+    if graphs is not None:
+        # the node map's own numbers: CUPTI numbers graphs its own way
+        details["graph_id"] = graphs
     return event_table(
         len(rows),
         {
@@ -117,6 +122,18 @@ def _device_rows(
             **details,
         },
     )
+
+
+def _graph_ids(columns: KinetoColumns, rows: npt.NDArray[np.intp], segment: Segment) -> pa.Array | None:
+    """Captured graph of each activity, from the stamps around the replays; null where none encloses its launch."""
+    replays = segment.profile.replays if segment.profile is not None else None
+    if replays is None:
+        return None
+    calls = np.flatnonzero(
+        columns.of_type(*LAUNCH_TYPES) & columns.name_mask(lambda name: name.startswith(GRAPH_LAUNCHES))
+    )
+    graphs = replays.of_activities(columns.start[calls], columns.correlation[calls], columns.correlation[rows])
+    return known(graphs, pa.int64())
 
 
 def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:
