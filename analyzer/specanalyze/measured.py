@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -69,7 +70,7 @@ class Measured:
         """``verify``, or ``decode`` of a plain recording."""
         return "verify" if self.speculating else "decode"
 
-    @property
+    @cached_property
     def phases(self) -> tuple[str, ...]:
         """Leaf phases that its whole cycles have, in the order of a cycle."""
         present = set(self.per_cycle.get_column("phase").unique().to_list())
@@ -90,11 +91,15 @@ class Measured:
             cells.append(rows.select(*BUCKETS).fill_null(0).to_numpy())
         return np.stack(cells, axis=1).astype(np.float64) if cells else np.zeros((keys.height, 0, len(BUCKETS)))
 
-    def mean_ns(self) -> dict[str, dict[str, float]]:
-        """Phase -> bucket -> mean ns a cycle, over whole traced cycles and ranks."""
+    @cached_property
+    def _means(self) -> dict[str, dict[str, float]]:
         phases = (*self.phases, "cycle")
         means = self.matrix(phases).mean(axis=0)
         return {p: dict(zip(BUCKETS, row.tolist(), strict=True)) for p, row in zip(phases, means, strict=True)}
+
+    def mean_ns(self) -> dict[str, dict[str, float]]:
+        """Phase -> bucket -> mean ns a cycle, over whole traced cycles and ranks."""
+        return {phase: dict(row) for phase, row in self._means.items()}
 
     def communication(self, phase: str) -> pl.DataFrame | None:
         """Waiting and transfer of the communication kernels in each replay of a phase, mean over the ranks (rule D4).
@@ -130,6 +135,10 @@ class Measured:
 
     def decoding(self) -> pl.DataFrame:
         """Cycles of the counted ranks that verify (or decode, in a plain recording)."""
+        return self._decoding
+
+    @cached_property
+    def _decoding(self) -> pl.DataFrame:
         mine = pl.col("rank").is_in(list(self.counted))
         modes = SPECULATING if self.speculating else ("decode",)
         return self.cycles.filter(mine, pl.col("mode").is_in(list(modes)))
@@ -157,7 +166,7 @@ class Measured:
         """Mean step: all time over all cycles, because tok/s is that too."""
         return float(self.clock_ns().mean())
 
-    @property
+    @cached_property
     def idle_factor(self) -> float | None:
         """By how much the traced idle time shrinks so that the traced cycle equals the untraced median (rule D6); None
         without an untraced control or without idle time."""

@@ -32,6 +32,12 @@ def test_resampled_means_are_means_of_resampled_cycles() -> None:
     assert abs(resampled_means(values).mean() - 14.5) < 0.2
 
 
+def test_very_many_cycles_have_the_bounds_of_their_mean() -> None:
+    values = np.random.default_rng(4).normal(5, 1, (40_001, 1))
+    spread = resampled_means(values).std()
+    assert 0.8 / 200 < spread < 1.2 / 200  # 1 / sqrt(40,000)
+
+
 def test_the_same_values_give_the_same_bounds() -> None:
     values = np.random.default_rng(2).normal(size=(50, 3))
     assert mean_intervals(values) == mean_intervals(values)
