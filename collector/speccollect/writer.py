@@ -27,7 +27,7 @@ from speccollect.table import event_table
 from speccollect.window_rows import window_table
 
 if TYPE_CHECKING:
-    from speccollect.recorder import NodeRows, Recorder
+    from speccollect.arming import Arming, NodeRows
 
 logger = logging.getLogger("speccollect")
 
@@ -56,7 +56,7 @@ class Writer(threading.Thread):
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: Arming,
         recording: Recording,
         folder: Path,
         identity: Identity,

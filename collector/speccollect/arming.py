@@ -1,0 +1,275 @@
+"""When a rank records: attaching to the control word, arming, disarming, and getting out of the server's way."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing import util as multiprocessing_util
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from speccollect.control import Command, ControlReader
+from speccollect.identity import Identity, find_identity, thread_id
+from speccollect.preload import WAIT_SECONDS, Preload
+from speccollect.ranges import NvtxRanges
+from speccollect.recording import Recording
+from speccollect.status import RankStatus, alive, read_status, status_path, write_status
+from speccollect.window import open_windows
+from speccollect.writer import Writer
+from specschema.errors import TraceError
+
+logger = logging.getLogger("speccollect")
+
+NodeRows: TypeAlias = Mapping[str, Sequence[Any]]
+"""Columns of one captured graph's nodes, all of one length, in creation order: ``node_type``, ``module``,
+``module_class``, ``op``, ``dtype``, ``elements``, ``group``, ``group_ranks``, and ``name`` where known.
+``node`` (the ordinal) may be left out: it is then 0, 1, 2, ... Missing columns are null."""
+
+
+class Arming:
+    """The control side of a rank. Methods without an underscore never raise.
+
+    Attributes:
+        armed: the one attribute a hook has to look at: while False, nothing but ``poll`` needs to be called.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.armed = False
+        self._folder = folder
+        self._reader: ControlReader | None = None
+        self._generation = 0
+        self._failed = False
+        self._recording: Recording | None = None
+        self._orphan: Recording | None = None
+        self._writers: list[Writer] = []
+        self._preload = Preload()
+        self._transition = threading.Lock()
+        self._nodes: dict[int, NodeRows] = {}
+        self._node_count = 0
+        self._rank: int | None = None
+        self._coordinates: dict[str, int] = {}
+        self._server: dict[str, Any] = {}
+
+    def poll(self) -> None:
+        """Read the control word (about 100 ns); arm or disarm when it moved. Call it once a cycle, and while idle."""
+        try:
+            reader = self._reader
+            if reader is None:
+                if self._folder is None or self._failed:
+                    return
+                reader = self._attach(self._folder)
+            if reader.generation() != self._generation:
+                self._obey(reader)
+            if self._orphan is not None:
+                self._close_orphan()
+        except Exception as error:  # noqa: BLE001  fail open: the server must go on
+            self.fail("poll", error)
+
+    def identify(
+        self,
+        *,
+        rank: int | None = None,
+        coordinates: Mapping[str, int] | None = None,
+        server: str | None = None,
+        server_version: str | None = None,
+        server_args: Mapping[str, Any] | None = None,
+        model_path: str | None = None,
+    ) -> None:
+        """What an engine knows about this process; optional, and best before the first ``poll``.
+
+        Args:
+            rank: global rank over everything this host's folder records, where torch's process group is not the
+                whole server (replicas under data parallelism each have a rank 0).
+            coordinates: ``tensor``, ``pipeline``, ``data``, ``expert`` rank.
+            server: ``sglang``, ``vllm``, ...; with its version.
+            server_args: the arguments it really runs with; secrets are taken out before anything is written.
+            model_path: local folder of the target model, for the digest of its config.json.
+        """
+        try:
+            if rank is not None:
+                self._rank = rank
+            self._coordinates.update(coordinates or {})
+            told = {
+                "server": server,
+                "server_version": server_version,
+                "server_args": dict(server_args) if server_args is not None else None,
+                "model_path": model_path,
+            }
+            self._server.update({name: value for name, value in told.items() if value is not None})
+        except Exception as error:  # noqa: BLE001  fail open
+            self.fail("identify", error)
+
+    def _attach(self, folder: Path) -> ControlReader:
+        self._reader = ControlReader(folder)
+        atexit.register(self.close)
+        # children of multiprocessing leave without running atexit
+        multiprocessing_util.Finalize(None, self.close, exitpriority=10)
+        self._preload.start()
+        self._tell("idle")
+        return self._reader
+
+    def _obey(self, reader: ControlReader) -> None:
+        with self._transition:
+            # remembered first: a command that can't be obeyed is refused once, not once a cycle
+            self._generation = reader.generation()
+            try:
+                command = reader.read()
+            except TraceError as error:
+                logger.warning("%s; this rank stays disarmed", error)
+                self._tell("failed", str(error))
+                self._disarm(str(error))
+                return
+            current = self._recording
+            if current is not None and (not command.armed or current.number != command.recording):
+                self._disarm(None)
+            if command.armed and self._recording is None and not self._failed:
+                self._arm(command)
+
+    def _arm(self, command: Command) -> None:
+        assert self._folder is not None
+        identity = find_identity(self._rank, self._coordinates)
+        other = self._other_process(identity)
+        if other is not None and other.recording == command.recording:
+            raise TraceError(
+                f"rank {identity.rank} is already recorded by process {other.pid} in {self._folder}: "
+                "give each replica a folder of its own (SPECANALYZE_DIR)"
+            )
+        self._preload.join(WAIT_SECONDS)
+        recording = Recording(command.recording, command.windows, NvtxRanges(), thread_id())
+        writer = Writer(
+            self, recording, self._folder, identity, dict(self._server), dict(self._nodes), self._generation
+        )
+        if command.windows.repeat:
+            recording.windows = open_windows(command.windows, recording.say)
+        writer.announce()
+        writer.start()
+        self._writers = [w for w in self._writers if w.is_alive()]
+        self._writers.append(writer)
+        self._recording = recording
+        self.armed = True
+
+    def _disarm(self, message: str | None) -> None:
+        recording = self._recording
+        self.armed = False
+        self._recording = None
+        if recording is not None:
+            recording.close()
+            self._writers[-1].finish(message)
+
+    def take_over(self, recording: Recording) -> bool:
+        """Called by the writer thread: the control word moved, but the server is idle and nobody polls.
+
+        Returns:
+            Whether the recording is now the writer's alone. A profiler window that is still open can only be closed
+            by the thread that opened it: it is, at its next ``poll``, and its events are dropped and counted.
+        """
+        with self._transition:
+            if self._recording is not recording:
+                return False
+            self.armed = False
+            self._recording = None
+            if recording.windows is not None and recording.windows.attached:
+                self._orphan = recording
+                recording.lost.windows += 1
+            recording.rotate()
+            return True
+
+    def control_generation(self) -> int:
+        """The generation word as the writer thread sees it."""
+        return self._reader.generation() if self._reader is not None else self._generation
+
+    def _close_orphan(self) -> None:
+        orphan, self._orphan = self._orphan, None
+        if orphan is not None and orphan.windows is not None:
+            orphan.windows.drop()
+
+    def _other_process(self, identity: Identity) -> RankStatus | None:
+        """Another living process of this host that announced itself with our rank."""
+        assert self._folder is not None
+        other = read_status(status_path(self._folder, identity.rank))
+        if other is None or other.pid == identity.pid or other.host != identity.host or not alive(other):
+            return None
+        return other
+
+    def _tell(self, state: str, message: str | None = None) -> None:
+        if self._folder is None:
+            return
+        identity = find_identity(self._rank, self._coordinates)
+        if self._other_process(identity) is not None:
+            return
+        write_status(
+            self._folder,
+            RankStatus(
+                rank=identity.rank,
+                pid=identity.pid,
+                host=identity.host,
+                state=state,
+                world_size=identity.world_size,
+                message=message,
+            ),
+        )
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Log once, disarm, and let the server go on. What is already on disk stays."""
+        first = not self._failed
+        self._failed = True
+        self.armed = False
+        recording, self._recording = self._recording, None
+        if not first:
+            return
+        message = f"{where}: {type(error).__name__}: {error}"
+        try:
+            logger.error(
+                "speccollect switched itself off, the server is not affected (%s)",
+                message,
+                exc_info=None if isinstance(error, TraceError) else error,
+            )
+            if recording is not None:
+                if recording.windows is not None:
+                    # the profiler can only be stopped by the thread that started it
+                    if threading.get_ident() == recording.thread:
+                        recording.windows.drop()
+                    else:
+                        self._orphan = recording
+                recording.rotate()
+                self._writers[-1].finish(message, failed=True)
+            else:
+                self._tell("failed", message)
+        except Exception:  # noqa: BLE001  nothing is left to try
+            pass
+
+    def close(self) -> None:
+        """The process ends, or a test does: finish the files. Waits for the writer thread, ten seconds at most."""
+        try:
+            with self._transition:
+                self._disarm(None)
+            for writer in self._writers:
+                writer.join(timeout=10)
+        except Exception as error:  # noqa: BLE001  fail open
+            self.fail("close", error)
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder whose control word this process listens to; None when it is switched off."""
+        return self._folder
+
+    def finish(self) -> None:
+        """Obey a disarm at once, from the thread that runs the cycles; nothing in a process that recorded nothing."""
+        if self._reader is not None:
+            self.poll()
+
+    def attach_to(self, folder: Path | None) -> None:
+        """Finish what runs and listen to another folder's control word from now on; None switches off."""
+        self.close()
+        self._clear(folder)
+
+    def start_over(self) -> None:
+        """Forget the parent's state after a fork: its files, its writer thread and its status are not ours."""
+        self._clear(self._folder)
+
+    def _clear(self, folder: Path | None) -> None:
+        nodes, count = self._nodes, self._node_count
+        self.__init__(folder)  # type: ignore[misc]  # hooks hold this very object
+        self._nodes, self._node_count = nodes, count
