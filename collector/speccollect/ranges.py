@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import logging
 import os
 from typing import Any, Final
@@ -24,6 +26,18 @@ def external_profiler() -> str | None:
     return None
 
 
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("nvtx")
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
 class NvtxRanges:
     """Pushes and pops ranges with the cycle number as payload; does nothing where no tool listens.
 
@@ -39,15 +53,14 @@ class NvtxRanges:
         try:
             import nvtx
         except ImportError:
-            logger.warning("the nvtx package is missing: Nsight Systems will show no phases (pip install nvtx)")
+            _warn_once("the nvtx package is missing: Nsight Systems will show no phases (pip install nvtx)")
             return
         domain = nvtx.get_domain(DOMAIN)
         if type(domain).__name__ == "DummyDomain":
             # nvtx 0.2.12 to 0.2.17 emit nothing under Nsight Systems 2022.4 to 2024.2, without a word
-            logger.warning(
-                "an NVTX tool is loaded, but nvtx %s emits nothing to it: use nvtx 0.2.11, a newer Nsight Systems, "
-                "or unset NVTX_DISABLE",
-                getattr(nvtx, "__version__", ""),
+            _warn_once(
+                f"an NVTX tool is loaded, but nvtx {_version()} emits nothing to it: use nvtx 0.2.11, a newer "
+                "Nsight Systems, or unset NVTX_DISABLE"
             )
             return
         self._domain = domain

@@ -17,6 +17,7 @@ from speccollect import control
 from speccollect.config import WindowSettings
 from speccollect.merge import Merged, merge
 from speccollect.recorder import Recorder
+from speccollect.wait import wait_for_ranks
 
 SETTINGS = WindowSettings(skip=5, warmup=2, record=4, repeat=2, gap=3)
 """Cycles 0-4 control, 5-6 warm-up, 7-10 window 0, 11-13 control, 14-15 warm-up, 16-19 window 1, from 20 on control."""
@@ -206,6 +207,24 @@ def test_slow_window_is_closed_early(recorder: Recorder, monkeypatch: pytest.Mon
     monkeypatch.setattr(window, "time", Clock)
     _, merged = collect(recorder, 12, WindowSettings(skip=1, warmup=0, record=8, repeat=1, max_seconds=5))
     assert [(w["cycles"], w["cut"]) for w in merged.recording["windows"]] == [(3, "longer than 5 s")]
+
+
+def test_server_that_goes_idle_inside_a_window_is_finished_without_it(recorder: Recorder) -> None:
+    assert recorder.folder is not None
+    control.arm(recorder.folder, SETTINGS)
+    for _ in range(9):
+        cycle(recorder)
+    control.disarm(recorder.folder)
+    # nobody polls: the writer thread takes over, but only this thread can stop the profiler it started
+    assert wait_for_ranks(recorder.folder, 1, 20) == []
+    assert torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+    merged = merge(recorder.folder, recorder.folder / "trace.parquet")
+    assert merged.recording["windows"] == []
+    assert merged.recording["lost"]["0"]["windows"] == 1
+    cycles = of_kind(pq.read_table(merged.path).unify_dictionaries(), "cycle")
+    assert cycles["cycle"].to_pylist() == list(range(9))
+    recorder.poll()
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("variable", ["NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH"])
