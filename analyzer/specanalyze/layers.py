@@ -25,6 +25,9 @@ OUTLIER_DEVIATIONS: Final = 5.0
 OUTLIER_SHARE: Final = 0.05
 """A layer stands out when it lies more than five median absolute deviations and five per cent off the median layer."""
 
+WINDOW_STRIDE: Final = 1 << 40
+"""Keeps numbers of different windows apart; no window holds so many activities."""
+
 SCHEMA: Final = {
     "rank": pl.String,
     "phase": pl.String,
@@ -153,7 +156,13 @@ def _window_rows(window: WindowAnalysis, phase: str) -> tuple[pl.DataFrame, int,
         table.join(named, on="order", how="left")
         .join(buckets, on="bucket_code", how="left")
         .join(finer.cast({"subclass_code": pl.Int64}), on="subclass_code", how="left")
-        .with_columns(pl.col("instance") + window.window * 1_000_000)
+        .with_columns(  # instances and activities are numbered within a window
+            pl.col("instance") + window.window * WINDOW_STRIDE,
+            pl.when(pl.col("activity") >= 0)
+            .then(pl.col("activity") + window.window * WINDOW_STRIDE)
+            .otherwise(-1)
+            .alias("activity"),
+        )
         .select(empty.columns)
     )
     return rows, per_replay.filter(pl.col("known")).height, per_replay.height, unplaced
