@@ -68,6 +68,7 @@ def acceptance_section(recordings: Sequence[Recorded]) -> Section:
                 "Bars by draft position; a tick marks acceptance among the steps that reached the position.",
                 spec,
                 table(columns, lines, "specanalyze accept TRACE"),
+                wide=False,
             ),
         )
         notes.append(
@@ -86,7 +87,12 @@ def acceptance_section(recordings: Sequence[Recorded]) -> Section:
 def _chart(frame: pl.DataFrame, names: list[str]) -> dict[str, Any]:
     present = frame.get_column("recording").unique(maintain_order=True).to_list()
     base = alt.Chart(rows(frame), height=240).encode(
-        x=alt.X("position:O", title="draft position", axis=alt.Axis(labelAngle=0)),
+        x=alt.X(
+            "position:O",
+            title="draft position",
+            axis=alt.Axis(labelAngle=0),
+            scale=alt.Scale(paddingInner=0.35, paddingOuter=0.3),
+        ),
         tooltip=[
             alt.Tooltip("recording:N"),
             alt.Tooltip("position:O"),

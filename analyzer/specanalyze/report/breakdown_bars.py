@@ -59,9 +59,9 @@ def breakdown_section(recordings: Sequence[Recorded]) -> Section:
                 continue
             calibration = calibrate(rank, recorded.phases.cycles)
             estimate = _estimate(means, calibration)
-            drawn += _bar(f"{name} ({phase})", means)
+            drawn += _bar(f"{name} ({phase})", means, measured=True)
             if estimate is not None and len(recorded.ranks) <= MOST_ESTIMATES:
-                drawn += _bar(f"{name} (untraced, estimate)", estimate)
+                drawn += _bar(f"{name} (untraced, estimate)", estimate, measured=False)
             cells += _cells(name, phase, means, estimate)
         notes += _distortion(recorded)
     columns = [
@@ -108,7 +108,7 @@ def _estimate(means: dict[str, float], calibration: Calibration) -> dict[str, fl
     return None if scale is None else {s: ns * scale if s in IDLE else ns for s, ns in means.items()}
 
 
-def _bar(bar: str, means: dict[str, float]) -> list[dict[str, Any]]:
+def _bar(bar: str, means: dict[str, float], *, measured: bool) -> list[dict[str, Any]]:
     total = sum(means.values())
     return [
         {
@@ -118,6 +118,7 @@ def _bar(bar: str, means: dict[str, float]) -> list[dict[str, Any]]:
             "ms": means[s] / 1e6,
             "share": percent(means[s] / total),
             "total": total / 1e6,
+            "strength": 1.0 if measured else 0.6,
         }
         for place, (s, _) in enumerate(SLICES)
         if means[s] > 0
@@ -138,12 +139,13 @@ def _cells(name: str, phase: str, means: dict[str, float], estimate: dict[str, f
 def _chart(frame: pl.DataFrame) -> dict[str, Any]:
     present = [(s, label) for s, label in SLICES if frame.filter(pl.col("slice") == label).height]
     bars = frame.get_column("bar").unique(maintain_order=True).to_list()
-    base = alt.Chart(rows(frame), height=alt.Step(30)).encode(
+    base = alt.Chart(rows(frame), height=30 * len(bars)).encode(
         y=alt.Y("bar:N", sort=bars, title=None, axis=alt.Axis(labelLimit=340, domain=False, ticks=False))
     )
     stacked = base.mark_bar(stroke="var(--paper)", strokeWidth=1).encode(
         x=alt.X("ms:Q", title="ms an instance", stack="zero"),
         order=alt.Order("order:Q"),
+        opacity=alt.Opacity("strength:Q", scale=None, legend=None),
         color=alt.Color(
             "slice:N",
             title=None,
@@ -174,6 +176,6 @@ def _distortion(recorded: Recorded) -> list[str]:
         ]
     bounds = "" if effect.low is None or effect.high is None else f" ({effect.low:+.0%} to {effect.high:+.0%})"
     return [
-        f"{recorded.label}: observing made the cycle {effect.value:+.0%}{bounds} longer. Busy time holds; gaps, launches and host time "
+        f"{recorded.label}: observing made the cycle {abs(effect.value):.0%} {'longer' if effect.value > 0 else 'shorter'}{bounds}. Busy time holds; gaps, launches and host time "
         "of the measured bars are too long, and the estimate shrinks them together until the cycle equals the untraced median."
     ]

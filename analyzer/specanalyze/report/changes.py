@@ -54,7 +54,11 @@ def changes_section(
 
 def _figure(name: str, result: Comparison) -> Figure:
     where = (
-        pl.concat_str(pl.col("phase").fill_null("whole cycle"), pl.col("bucket").fill_null(""), separator=" ")
+        pl.concat_str(
+            pl.col("phase").replace("cycle", "outside phases").fill_null("whole cycle"),
+            pl.col("bucket").fill_null(""),
+            separator=" ",
+        )
         .str.strip_chars()
         .str.replace_all("_", " ")
     )
@@ -71,7 +75,7 @@ def _figure(name: str, result: Comparison) -> Figure:
         for c in ("change_ns", "low_ns", "high_ns", "before_ns", "after_ns")
     ]
     drawn = moved.filter(pl.col("scope") != "part").select("where", "scope", side.alias("side"), *ms)
-    worth = drawn.filter((pl.col("scope") != "bucket") | (pl.col("change").abs() > 0.002 * pl.col("before").max()))
+    worth = drawn.filter((pl.col("scope") != "bucket") | (pl.col("change").abs() > 0.01 * pl.col("after").max()))
     cells = [
         [
             r["where"],
@@ -114,7 +118,7 @@ def _chart(frame: pl.DataFrame) -> dict[str, Any]:
         domain=["slower", "faster", "small or within noise"],
         range=[variable("slower"), variable("faster"), variable("undecided")],
     )
-    base = alt.Chart(rows(frame), height=alt.Step(22)).encode(
+    base = alt.Chart(rows(frame), height=22 * len(order)).encode(
         y=alt.Y("where:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False))
     )
     bars = base.mark_bar().encode(

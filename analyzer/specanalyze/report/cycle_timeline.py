@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import altair as alt
@@ -14,7 +14,7 @@ from specanalyze.activities import communication_code
 from specanalyze.analysis import RankAnalysis, WindowAnalysis, analyse
 from specanalyze.columns import of_kind
 from specanalyze.phase_names import recognise
-from specanalyze.report.palette import COLOURS, variable
+from specanalyze.report.palette import COLOURS, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
@@ -41,13 +41,6 @@ _KINDS: Final = (
     "graph_launch",
     *(b for b in BUCKETS if b not in ("launch", "graph_gap", "host")),
 )
-_SHOWN: Final = {
-    "inner": "range inside a phase",
-    "launch": "launch call",
-    "graph_launch": "graph launch",
-    "moe": "MoE",
-    "gemm": "GEMM",
-}
 
 
 @dataclass(frozen=True)
@@ -85,9 +78,8 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
     if chosen is None:
         return None
     frames, host, end = [], None, chosen.start_ns + chosen.step_ns
-    for place, analysis in enumerate(analyse(recorded.trace, phase_map)):
-        if place >= MOST_RANKS:
-            break
+    few = replace(recorded.trace, sources=recorded.trace.sources[:MOST_RANKS])
+    for place, analysis in enumerate(analyse(few, phase_map)):
         window = next((w for w in analysis.windows if w.window == chosen.window), None)
         if window is None or not (place == 0 or analysis.trace.host == host):
             continue  # another host's clock cannot be laid beside this one's
@@ -110,7 +102,7 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
     cells = [
         [
             r["lane"],
-            _SHOWN.get(r["kind"], r["kind"].replace("_", " ")),
+            shown_as(r["kind"]),
             r["name"],
             f"{(r['start_ns'] - chosen.start_ns) / 1e3:.1f}",
             f"{(r['end_ns'] - r['start_ns']) / 1e3:.1f}",
@@ -159,7 +151,11 @@ def _ranges(analysis: RankAnalysis, phase_map: Mapping[str, str] | None, start: 
         start_ns=pl.col("start_ns"),
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
     )
-    return frame.sort("lane", "start_ns").select(pl.col(c).cast(t) for c, t in _SCHEMA.items())
+    lanes = pl.Enum(["host: cycle", "host: phases", "host: inside"])
+    # The inner of nested ranges is drawn last, so that it lies on top.
+    return frame.sort(pl.col("lane").cast(lanes), -(pl.col("end_ns") - pl.col("start_ns"))).select(
+        pl.col(c).cast(t) for c, t in _SCHEMA.items()
+    )
 
 
 def _launches(analysis: RankAnalysis, start: int, end: int) -> pl.DataFrame:
@@ -238,7 +234,7 @@ def _thinned(frame: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
 def _chart(frame: pl.DataFrame, lanes: list[str], span_us: float) -> dict[str, Any]:
     used = set(frame.get_column("kind").to_list())
     kinds = [k for k in _KINDS if k in used and k in COLOURS]
-    shown = {k: _SHOWN.get(k, k.replace("_", " ")) for k in kinds}
+    shown = {k: shown_as(k) for k in kinds}
     frame = frame.with_columns(pl.col("kind").replace(shown))
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     scale = alt.Scale(domain=list(shown.values()), range=[variable(k) for k in kinds])
@@ -250,24 +246,23 @@ def _chart(frame: pl.DataFrame, lanes: list[str], span_us: float) -> dict[str, A
         scale=alt.Scale(paddingInner=0.25),
     )
     x = alt.X("start:Q", title="µs from the cycle's start", scale=alt.Scale(domain=[0, span_us], nice=False))
-    bars = (
-        alt.Chart(rows(frame), height=alt.Step(30))
-        .mark_bar(clip=True, strokeWidth=0.6, orient="horizontal")
-        .encode(
-            y=y,
-            x=x,
-            x2="end:Q",
-            color=alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=8)),
-            stroke=alt.Stroke("kind:N", scale=scale, legend=None),
-            tooltip=[
-                alt.Tooltip("name:N", title="name"),
-                alt.Tooltip("kind:N", title="kind"),
-                alt.Tooltip("phase:N", title="phase"),
-                alt.Tooltip("us:Q", title="µs", format=",.1f"),
-                alt.Tooltip("start:Q", title="starts at µs", format=",.1f"),
-                alt.Tooltip("lane:N", title="lane"),
-            ],
-        )
-        .add_params(zoom)
+    base = alt.Chart(height=30 * len(lanes)).encode(
+        y=y,
+        x=x,
+        x2="end:Q",
+        color=alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=8)),
+        tooltip=[
+            alt.Tooltip("name:N", title="name"),
+            alt.Tooltip("kind:N", title="kind"),
+            alt.Tooltip("phase:N", title="phase"),
+            alt.Tooltip("us:Q", title="µs", format=",.1f"),
+            alt.Tooltip("start:Q", title="starts at µs", format=",.1f"),
+            alt.Tooltip("lane:N", title="lane"),
+        ],
     )
-    return specification(bars)
+    # A rim of its own colour keeps the shortest kernel visible; ranges that lie in each other need one of another colour.
+    inner = f"datum.kind == '{shown_as('inner')}'"
+    marks = base.transform_filter(f"!({inner})").mark_bar(clip=True, strokeWidth=0.6, orient="horizontal")
+    marks = marks.encode(stroke=alt.Stroke("kind:N", title=None, scale=scale)).add_params(zoom)
+    nested = base.transform_filter(inner).mark_bar(clip=True, orient="horizontal", stroke="var(--paper)", strokeWidth=1)
+    return specification(alt.LayerChart(data=rows(frame), layer=[marks, nested]))

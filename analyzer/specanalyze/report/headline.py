@@ -8,7 +8,9 @@ from typing import Final
 
 from specanalyze.breakeven import BreakEven, break_even
 from specanalyze.environment import environment_of, facts
+from specanalyze.positions import acceptance_by_position
 from specanalyze.report.recorded import Recorded
+from specanalyze.wiring import wiring_warnings
 from specschema.errors import SpecError
 
 FIRST_FACTS: Final = (
@@ -39,6 +41,7 @@ class Headline:
         observing: what observing cost.
         ranks: how many, and traced cycles.
         verdict: one sentence.
+        caution: why the figures may mean nothing, as ``accept`` says it.
         tone: ``good``, ``bad`` or ``unknown``.
     """
 
@@ -52,6 +55,7 @@ class Headline:
     ranks: str
     verdict: str
     tone: str
+    caution: tuple[str, ...] = ()
 
 
 def headlines(
@@ -90,7 +94,16 @@ def _headline(
         f"{len(recorded.ranks)} rank{'s' if len(recorded.ranks) != 1 else ''}",
         verdict,
         tone,
+        _caution(recorded),
     )
+
+
+def _caution(recorded: Recorded) -> tuple[str, ...]:
+    """Acceptance that no rightly wired draft shows."""
+    if recorded.accepts is None:
+        return ()
+    steps = recorded.accepts.steps
+    return tuple(wiring_warnings(steps, acceptance_by_position(steps), environment_of(recorded.trace)))
 
 
 def _verdict(
@@ -119,8 +132,8 @@ def said_of(result: BreakEven) -> tuple[str, str]:
         return f"Within noise of break-even: {needs} ({low:.2f} to {high:.2f}), {reached} ({times}).", "unknown"
     speeds = f"{result.tok_s:.1f} against {result.baseline_tok_s:.1f} tok/s a request"
     if result.won_tok_s > 0:
-        return f"Speculation pays: {speeds}; {needs}, {reached} ({times}).", "good"
-    return f"Speculation does not pay: {speeds}; {needs}, only {reached} ({times}).", "bad"
+        return f"Speculation pays: {speeds} by median cycles; {needs}, {reached} ({times}).", "good"
+    return f"Speculation does not pay: {speeds} by median cycles; {needs}, only {reached} ({times}).", "bad"
 
 
 @dataclass(frozen=True)

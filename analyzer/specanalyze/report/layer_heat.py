@@ -9,7 +9,7 @@ import polars as pl
 
 from specanalyze.layers import by_layer, by_module
 from specanalyze.render.terminal import milliseconds, percent
-from specanalyze.report.palette import variable
+from specanalyze.report.palette import NAMES, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
@@ -31,7 +31,7 @@ def layer_figures(recorded: Recorded) -> list[Figure]:
             (pl.col("median_ns").sum() / ranks).alias("ns")
         )
         gaps = inside.group_by("layer", maintain_order=True).agg(
-            pl.lit("graph gap").alias("bucket"), (pl.col("median_gap_ns").sum() / ranks).alias("ns")
+            pl.lit("graph_gap").alias("bucket"), (pl.col("median_gap_ns").sum() / ranks).alias("ns")
         )
         cells = pl.concat([spent, gaps.select(spent.columns)]).sort("layer")
         order = (
@@ -48,13 +48,13 @@ def _by_bucket(recorded: Recorded, cells: pl.DataFrame, order: list[str]) -> Fig
     wide = cells.pivot(on="bucket", index="layer", values="ns").fill_null(0.0)
     lines = [[str(r["layer"]), *(f"{r[b] / 1e3:.1f}" for b in order)] for r in wide.iter_rows(named=True)]
     columns = [("layer", True), *((f"{b.replace('_', ' ')} µs", True) for b in order)]
-    shown = cells.with_columns(pl.col("bucket").str.replace_all("_", " "), us=pl.col("ns") / 1e3).drop("ns")
+    shown = cells.with_columns(pl.col("bucket").replace(NAMES), us=pl.col("ns") / 1e3).drop("ns")
     title = f"{recorded.label}: median µs a replay by layer, mean over ranks"
     words = f"Heat map of {cells['layer'].n_unique()} layers by {', '.join(order)}."
     return Figure(
         title,
         words,
-        _heat(shown, "bucket", [b.replace("_", " ") for b in order]),
+        _heat(shown, "bucket", [shown_as(b) for b in order]),
         table(columns, lines, "specanalyze layers TRACE"),
     )
 
@@ -93,7 +93,7 @@ def _by_rank(recorded: Recorded, layers: pl.DataFrame) -> Figure:
 def _heat(frame: pl.DataFrame, row: str, order: list[str]) -> dict[str, Any]:
     layers = frame.get_column("layer").n_unique()
     chart = (
-        alt.Chart(rows(frame), height=alt.Step(26))
+        alt.Chart(rows(frame), height=26 * len(order))
         .mark_rect(stroke="var(--paper)", strokeWidth=0.5)
         .encode(
             x=alt.X(
@@ -101,9 +101,17 @@ def _heat(frame: pl.DataFrame, row: str, order: list[str]) -> dict[str, Any]:
                 title="layer",
                 axis=alt.Axis(labelAngle=0, labelOverlap=True, ticks=layers <= 40, domain=False),
             ),
-            y=alt.Y(f"{row}:N", sort=order, title=None, axis=alt.Axis(domain=False, ticks=False, labelLimit=200)),
+            y=alt.Y(
+                f"{row}:N",
+                sort=order,
+                title=None,
+                axis=alt.Axis(domain=False, ticks=False, labelLimit=200, minExtent=110),
+            ),
             color=alt.Color(
-                "us:Q", title="µs", scale=alt.Scale(scheme=SCHEME, domainMin=0), legend=alt.Legend(gradientLength=120)
+                "us:Q",
+                title="µs",
+                scale=alt.Scale(scheme=SCHEME, domainMin=0),
+                legend=alt.Legend(orient="top", gradientLength=220, gradientThickness=10),
             ),
             tooltip=[
                 alt.Tooltip("layer:O", title="layer"),
@@ -124,7 +132,7 @@ def _modules(recorded: Recorded) -> Figure:
             r["rank"],
             r["module"],
             r["module_class"],
-            r["bucket"].replace("_", " "),
+            shown_as(r["bucket"]),
             str(r["activities"]),
             milliseconds(r["exposed_ns"]),
             milliseconds(r["gap_before_ns"]),
@@ -150,10 +158,10 @@ def _modules(recorded: Recorded) -> Figure:
         .head(15)
     )
     buckets = top.get_column("bucket").unique(maintain_order=True).to_list()
-    top = top.with_columns(pl.col("bucket").str.replace_all("_", " "), pl.col("module").str.slice(-60).alias("module"))
+    top = top.with_columns(pl.col("bucket").replace(NAMES), pl.col("module").str.slice(-60).alias("module"))
     order = top.get_column("module").unique(maintain_order=True).to_list()
     chart = (
-        alt.Chart(rows(top), height=alt.Step(22))
+        alt.Chart(rows(top), height=22 * len(order))
         .mark_bar()
         .encode(
             y=alt.Y("module:N", sort=order, title=None, axis=alt.Axis(labelLimit=380, domain=False, ticks=False)),
@@ -161,7 +169,7 @@ def _modules(recorded: Recorded) -> Figure:
             color=alt.Color(
                 "bucket:N",
                 title=None,
-                scale=alt.Scale(domain=[b.replace("_", " ") for b in buckets], range=[variable(b) for b in buckets]),
+                scale=alt.Scale(domain=[shown_as(b) for b in buckets], range=[variable(b) for b in buckets]),
                 legend=alt.Legend(orient="top"),
             ),
             tooltip=[

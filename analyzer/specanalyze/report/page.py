@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ class Report:
         headlines, facts, more_facts, findings, sections: in their order.
         labels: of the recordings.
         warnings: one line each, with the recording's label.
+        names: path of a recording as messages name it -> its label.
     """
 
     headlines: list[Headline]
@@ -50,6 +52,7 @@ class Report:
     sections: list[Section]
     labels: list[str]
     warnings: list[str]
+    names: Mapping[str, str]
 
 
 def build_report(
@@ -102,6 +105,7 @@ def build_report(
         sections,
         [r.label for r in recordings],
         said,
+        {r.trace.name: r.label for r in recordings},
     )
 
 
@@ -196,6 +200,7 @@ def to_html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["ident"] = id
+    environment.filters["short"] = partial(_short, report.names)
     templates = files("specanalyze.report") / "templates"
     own = (templates / "report.js").read_text(encoding="utf-8")
     styles = (templates / "report.css").read_text(encoding="utf-8")
@@ -213,6 +218,13 @@ def to_html(report: Report) -> str:
         data=Markup(_embedded(specs)),
         hashes=Markup(" ".join(_digest(text) for text in (vega, own))),
     )
+
+
+def _short(names: Mapping[str, str], text: str) -> str:
+    """A message with the labels of recordings in place of their paths."""
+    for name, label in names.items():
+        text = text.replace(name, label)
+    return text
 
 
 def _embedded(value: Any) -> str:

@@ -55,6 +55,29 @@ COLOURS: Final[dict[str, Colour]] = {
 """Key -> colour."""
 
 
+NAMES: Final[dict[str, str]] = {
+    "attention": "attention",
+    "moe": "MoE",
+    "gemm": "GEMM",
+    "other_compute": "other compute",
+    "graph_unresolved": "whole replay, kernels unknown",
+    "allreduce": "allreduce",
+    "other_comm": "other communication",
+    "memcpy": "copies and fills",
+    "graph_gap": "gaps inside replays",
+    "graph_launch": "graph launch",
+    "launch": "launch call",
+    "draft_extend": "draft extend",
+    "inner": "range inside a phase",
+}
+"""Key -> what a reader is shown; every other key is shown as it is."""
+
+
+def shown_as(key: str) -> str:
+    """What a reader is shown for a bucket or phase: ``moe`` -> ``MoE``."""
+    return NAMES.get(key, key.replace("_", " "))
+
+
 def variable(key: str) -> str:
     """The CSS value that stands for a colour: ``moe`` -> ``var(--c-moe)``."""
     return f"var(--c-{key.replace('_', '-')})"

@@ -68,7 +68,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
     ]
     order = [f"rank {r.key}" for r in recorded.ranks]
     chart = (
-        alt.Chart(rows(pl.DataFrame(drawn)), height=alt.Step(30))
+        alt.Chart(rows(pl.DataFrame(drawn)), height=30 * len(order))
         .mark_bar(stroke="var(--paper)", strokeWidth=1)
         .encode(
             y=alt.Y("rank:N", sort=order, title=None, axis=alt.Axis(domain=False, ticks=False)),

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from specanalyze.render.terminal import milliseconds, percent
-from specanalyze.report.palette import variable
+from specanalyze.report.palette import recording, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
@@ -61,6 +61,8 @@ def _line(result: Sweep, points: pl.DataFrame) -> Figure:
     most = float(points.select(pl.col("tokens").max()).item())
     line = pl.DataFrame({"tokens": [0.0, most * 1.1], "ms": [fixed, fixed + slope * most * 1.1]})
     seen = points.select("recording", "tokens", ms=pl.col("verify_ns") / 1e6, steps=pl.col("draft_steps"))
+    names = points.get_column("recording").unique(maintain_order=True).to_list()
+    colours = alt.Scale(domain=names, range=[recording(n) for n in range(len(names))])
     drawn = (
         alt.Chart(rows(line), height=260)
         .mark_line(color=variable("graph_launch"), strokeDash=[5, 4])
@@ -71,10 +73,11 @@ def _line(result: Sweep, points: pl.DataFrame) -> Figure:
     )
     dots = (
         alt.Chart(rows(seen))
-        .mark_circle(size=110, color=variable("verify"), opacity=1)
+        .mark_circle(size=110, opacity=1)
         .encode(
             x="tokens:Q",
             y="ms:Q",
+            color=alt.Color("recording:N", title=None, scale=colours, legend=alt.Legend(orient="top")),
             tooltip=[
                 alt.Tooltip("recording:N"),
                 alt.Tooltip("steps:Q", title="draft steps"),
@@ -83,10 +86,9 @@ def _line(result: Sweep, points: pl.DataFrame) -> Figure:
             ],
         )
     )
-    names = alt.Chart(rows(seen)).mark_text(dy=-14).encode(x="tokens:Q", y="ms:Q", text="recording:N")
     cells = [
         [
-            r["bucket"].replace("_", " "),
+            shown_as(r["bucket"]),
             milliseconds(r["fixed_ns"]),
             _bounds(r, "fixed"),
             milliseconds(r["slope_ns"]),
@@ -103,11 +105,12 @@ def _line(result: Sweep, points: pl.DataFrame) -> Figure:
         ("bounds", True),
         ("share of fixed", True),
     ]
-    title = f"verify = {fixed:.2f} ms + {slope:.3f} ms a token ({result.fit_points} points)"
+    sign = "+" if slope >= 0 else "−"
+    title = f"verify = {fixed:.2f} ms {sign} {abs(slope):.3f} ms a token ({result.fit_points} points)"
     return Figure(
         title,
         "Line through verify time over tokens: its height at zero is the fixed cost, its slope the cost of a token.",
-        specification(drawn + dots + names),
+        specification(drawn + dots),
         table(columns, cells, "specanalyze sweep"),
         wide=False,
     )
@@ -141,7 +144,9 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
     marks = base.mark_point(size=110, filled=True, opacity=1).encode(
         y=alt.Y("tok_s:Q", title="tok/s a request", scale=alt.Scale(zero=False)),
         color=alt.Color("how:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
-        shape=alt.Shape("how:N", legend=None),
+        shape=alt.Shape(
+            "how:N", title=None, scale=alt.Scale(domain=["measured", "predicted"], range=["circle", "diamond"])
+        ),
         tooltip=[
             alt.Tooltip("x:O", title=result.over),
             alt.Tooltip("how:N"),

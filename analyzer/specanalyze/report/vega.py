@@ -27,6 +27,7 @@ _CONFIG: Final[dict[str, Any]] = {
         "labelFontSize": 12,
         "titleFontSize": 12,
     },
+    "axisQuantitative": {"tickCount": 10},
     "legend": {
         "labelColor": _INK,
         "titleColor": _FAINT,
@@ -54,7 +55,6 @@ def specification(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
     """The Vega-Lite specification of a chart, in the page's style and as wide as its place."""
     spec: dict[str, Any] = chart.to_dict(validate=True)
     spec["width"] = "container"
-    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec["config"] = _CONFIG
     return spec
 
@@ -63,5 +63,5 @@ def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle(None)
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
