@@ -62,7 +62,6 @@ class EventText(Generic[T]):
         self._salvage = salvage
         self._is_list = False
         self._byte = 0
-        self._line = 1
         self._dropped = 0
 
     def batches(self) -> Iterator[list[T]]:
@@ -82,7 +81,7 @@ class EventText(Generic[T]):
             if ended:
                 yield from self._tail(rest[used:], chunks)
                 return
-            self._pass(rest, used)
+            self._byte += used
             rest = rest[used:]
         yield from self._end(rest)
         if self._source.early_end and not self.lost:
@@ -114,7 +113,7 @@ class EventText(Generic[T]):
             text += chunk
             start = self._events_start(text)
             if start is not None:
-                self._pass(text, start)
+                self._byte += start
                 return text[start:]
             if len(text) > _HEADER_LIMIT:
                 break
@@ -155,7 +154,7 @@ class EventText(Generic[T]):
         if not cuts:
             return [], 0, False
         for end, after in cuts:
-            events = self._whole(text[:end])
+            events = self._whole(memoryview(text)[:end])  # ends in }: nothing to strip, so no copy for that
             if events is not None:
                 return events, after, False
         if self.repairs:  # what needed a repair once will need it again
@@ -193,10 +192,12 @@ class EventText(Generic[T]):
             return at is None or int(at.group(1)) > len(fixed) - _LONGEST_WORD
         return False
 
-    def _whole(self, text: bytes) -> list[T] | None:
+    def _whole(self, text: bytes | memoryview) -> list[T] | None:
         """Events of text that is a list of values as it stands, else None."""
+        if isinstance(text, bytes):
+            text = text.rstrip().removesuffix(b",")
         try:
-            return self._decode(b"[" + text.rstrip().removesuffix(b",") + b"]")
+            return self._decode(b"".join((b"[", text, b"]")))
         except msgspec.DecodeError:
             return None
 
@@ -311,9 +312,15 @@ class EventText(Generic[T]):
                 i += 1
         return events
 
-    def _pass(self, text: bytes, used: int) -> None:
-        self._byte += used
-        self._line += text.count(b"\n", 0, used)
+    def _lines_before(self, byte: int) -> int:
+        """Ends of lines before a place: counted in a second pass, as only a message needs them."""
+        lines = 0
+        for chunk in FileText(self._source.path).chunks():
+            lines += chunk.count(b"\n", 0, byte)
+            byte -= len(chunk)
+            if byte <= 0:
+                break
+        return lines
 
     def _fault(self, text: bytes, reason: str = "", at: int = 0) -> TraceError:
         if not reason:
@@ -323,7 +330,7 @@ class EventText(Generic[T]):
                 reason = str(error)
             found = _BYTE.search(reason)
             at = max(0, int(found.group(1)) - 1) if found else 0
-        line = self._line + text.count(b"\n", 0, at)
+        line = 1 + self._lines_before(self._byte + at)
         column = at - (text.rfind(b"\n", 0, at) + 1) + 1
         reason = _BYTE.sub("", reason).removeprefix("JSON is malformed: ").strip()
         return TraceError(

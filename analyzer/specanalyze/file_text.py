@@ -42,7 +42,7 @@ class FileText:
                 parts.append(piece)
                 size += len(piece)
             if size >= self._chunk_bytes:
-                yield b"".join(parts)
+                yield parts[0] if len(parts) == 1 else b"".join(parts)
                 parts, size = [], 0
         if parts:
             yield b"".join(parts)
@@ -53,7 +53,7 @@ class FileText:
             if not first.startswith(_GZIP_MAGIC):
                 while first:
                     yield first
-                    first = self._read(file.read)
+                    first = self._read(file.read, self._chunk_bytes)
                 return
             yield from self._inflated(first, file.read)
 
@@ -84,8 +84,8 @@ class FileText:
             return None
         return text
 
-    def _read(self, read: Callable[[int], bytes]) -> bytes:
-        data = read(min(_READ_BYTES, max(len(_GZIP_MAGIC), self._chunk_bytes)))
+    def _read(self, read: Callable[[int], bytes], size: int = _READ_BYTES) -> bytes:
+        data = read(min(size, max(len(_GZIP_MAGIC), self._chunk_bytes)))
         if data and self._progress is not None:
             self._progress(len(data))
         return data

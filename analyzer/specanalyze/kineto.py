@@ -7,22 +7,27 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
-from specanalyze import json_repair
+from specanalyze import json_repair, kineto_scan
 from specanalyze.collectives import group_ranks
 from specanalyze.event_frame import empty, main_thread, table
 from specanalyze.event_text import EventText
 from specanalyze.file_text import FileText, Progress
 from specanalyze.kineto_columns import Row, columns, decode
+from specanalyze.kineto_scan import Rows
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
 from specschema.errors import TraceError
 
 _DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
 _OVERLAP_BYTES: Final = 64
+_SCANNED_BYTES: Final = 1 << 20
+"""Text scanned at once: small enough to stay in the processor's cache from reading to scanning."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,12 @@ def read_events(
     Raises:
         TraceError: see EventText; or the file merges several processes.
     """
-    text = EventText(FileText(path, progress), decode, salvage=salvage)
+    scan = kineto_scan.scanner(path.stat().st_size)
+    read: Callable[[bytes], list[Any]] = decode if scan is None else partial(_scanned, scan)
+    source = FileText(path, progress) if scan is None else FileText(path, progress, chunk_bytes=_SCANNED_BYTES)
+    text = EventText(source, read, salvage=salvage)
     with _no_cycle_collection():
-        frames = [frame for batch in text.batches() if (frame := columns(batch)) is not None]
+        frames = _frames(text, scan)
     warnings = [json_repair.warning(path.name, text.repairs)] if text.repairs else []
     warnings += text.lost
     if not frames:
@@ -120,6 +128,33 @@ def read_events(
         window=pl.lit(0),
     )
     return table(events), warnings
+
+
+def _scanned(scan: kineto_scan.Scanner, text: bytes) -> list[Row | Rows]:
+    """The rows of a JSON list: as a whole where the scanner can read it, else one by one."""
+    rows = scan.rows(text)
+    return [*decode(text)] if rows is None else [rows]
+
+
+def _frames(text: EventText[Any], scan: kineto_scan.Scanner | None) -> list[pl.DataFrame]:
+    """Events, in file order."""
+    if scan is None:
+        return [frame for batch in text.batches() if (frame := columns(batch)) is not None]
+    parts: list[Rows | pl.DataFrame] = []
+    for batch in text.batches():
+        for scanned, items in groupby(batch, key=lambda item: isinstance(item, Rows)):
+            if not scanned:
+                frame = columns(items)
+                parts += [] if frame is None else [frame]
+                continue
+            for rows in items:
+                before = parts[-1] if parts else None
+                if isinstance(before, Rows) and before.last == rows.first:
+                    parts[-1] = Rows(before.first, rows.last)
+                else:
+                    parts.append(rows)
+    frames = (scan.frame(part) if isinstance(part, Rows) else part for part in parts)
+    return [frame for frame in frames if frame is not None]
 
 
 def environment(metadata: Mapping[str, Any]) -> dict[str, Any]:

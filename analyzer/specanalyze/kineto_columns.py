@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -143,16 +144,19 @@ def columns(rows: Iterable[Row]) -> pl.DataFrame | None:
             nanoseconds(_decimals(dur)).alias("dur_ns"),
             *(_integers(key, args[key]) for key in ("correlation", "device", "stream", "bytes") if _any(args[key])),
             *(_integers(key, args[key]) for key in ("elements", "seq", "graph_id", "node") if _any(args[key])),
-            *(_dimensions(key, args[key]) for key in ("grid", "block") if _any(args[key])),
-            *(_texts(key, args[key]) for key in ("op", "dtype", "group") if _any(args[key])),
-            *(_groups(args[key]) for key in ("ranks",) if _any(args[key])),
+            *(column_of(args[key]) for key, column_of in VALUES_OF.items() if _any(args[key])),
         ]
     )
-    return _by_kind(frame, named_in_words=pl.Series([isinstance(p, str) for p in pid]) & pids.is_null())
+    return by_kind(frame, named_in_words=pl.Series([isinstance(p, str) for p in pid]) & pids.is_null())
 
 
-def _by_kind(frame: pl.DataFrame, named_in_words: pl.Series) -> pl.DataFrame:
-    """Each column only on the kinds that it belongs to; see ``specschema.events``."""
+def by_kind(frame: pl.DataFrame, named_in_words: pl.Series) -> pl.DataFrame:
+    """Each column only on the kinds that it belongs to; see ``specschema.events``.
+
+    Args:
+        frame: the columns of ``columns``, in which kind is that of the category and device work may have any column.
+        named_in_words: rows whose process is named in words.
+    """
     has = set(frame.columns)
     kind = pl.col("kind")
     if "op" in has:
@@ -257,3 +261,11 @@ def _dimensions(name: str, values: Sequence[Any]) -> pl.Series:
     known = _Dimensions()
     text = [known[(*v,)] if type(v) is list else None for v in values]
     return pl.Series(name, text, dtype=pl.String).cast(pl.Categorical)
+
+
+VALUES_OF: Final[dict[str, Callable[[Sequence[Any]], pl.Series]]] = {
+    **{name: partial(_dimensions, name) for name in ("grid", "block")},
+    **{name: partial(_texts, name) for name in ("op", "dtype", "group")},
+    "ranks": _groups,
+}
+"""Argument that is no number -> the column that its values, as JSON has them, become."""

@@ -1,0 +1,176 @@
+"""Rows of a Kineto trace to columns by the compiled scanner: the same events as ``kineto_columns``, without a row object.
+
+The scanner (native/kineto_scan.c) reads plain text only and refuses a piece of text that is anything else; such a piece
+goes through ``kineto_columns.decode``, which alone decides what odd text means.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from specanalyze import kineto_columns
+from specanalyze.kineto_columns import KIND_OF_CATEGORY, Args
+from specanalyze.native.library import library
+
+COMPILES_ABOVE_BYTES: Final = 16 << 20
+"""Size of a file that repays compiling the scanner; a scanner that is compiled already serves smaller ones too."""
+
+_MISSING: Final = np.iinfo(np.int64).min
+_TIMES_AND_IDS: Final = ("ts_ns", "dur_ns", "pid", "tid")
+_KEY_OF: Final = dict(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
+_NUMBERS: Final = ("correlation", "device", "stream", "bytes", "elements", "seq", "graph_id", "node")
+_TEXTS: Final = ("grid", "block", "op", "dtype", "group", "ranks")
+_KINDS: Final = (*KIND_OF_CATEGORY.values(), "mark")
+_TOKEN: Final = msgspec.json.Decoder(Any, float_hook=str)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Events that a scanner holds: those with index ``first <= i < last``."""
+
+    first: int
+    last: int
+
+
+class Scanner:
+    """Collects the events of one file.
+
+    Args:
+        compiled: the library of native/kineto_scan.c.
+    """
+
+    def __init__(self, compiled: ctypes.CDLL) -> None:
+        self._c = compiled
+        keys = [_KEY_OF[name].encode() for name in (*_NUMBERS, *_TEXTS)]
+        categories = [b'"%s"' % category.encode() for category in KIND_OF_CATEGORY]
+        self._handle = compiled.scanner_new(
+            len(_NUMBERS),
+            len(_TEXTS),
+            (ctypes.c_char_p * len(keys))(*keys),
+            len(categories),
+            (ctypes.c_char_p * len(categories))(*categories),
+        )
+        if not self._handle:
+            raise MemoryError
+        self._values: list[list[Any]] = [[] for _ in range(2 + len(_TEXTS))]
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._c.scanner_free(self._handle)
+
+    def rows(self, text: bytes) -> Rows | None:
+        """Append the events of a JSON list of rows; None where the text is not plain, of which nothing is kept."""
+        first = int(self._c.scanner_rows(self._handle))
+        known = (ctypes.c_size_t * len(self._values))(*self._counts())
+        if self._c.scanner_append(self._handle, text, len(text)):
+            return None
+        try:
+            for field, values in enumerate(self._values):
+                if field:  # the categories are ours
+                    values += [_TOKEN.decode(token) for token in self._tokens(field, len(values))]
+        except msgspec.DecodeError:
+            self._c.scanner_forget(self._handle, first, known)
+            for field in range(1, len(self._values)):
+                del self._values[field][known[field] :]
+            return None
+        return Rows(first, int(self._c.scanner_rows(self._handle)))
+
+    def frame(self, rows: Rows) -> pl.DataFrame | None:
+        """What ``kineto_columns.columns`` gives for the same rows."""
+        if rows.first == rows.last:
+            return None
+        numbers = {name: self._number(i, rows) for i, name in enumerate((*_TIMES_AND_IDS, *_NUMBERS))}
+        series = [
+            pl.Series("kind", _KINDS).gather(self._code(0, rows)),
+            _coded("name", self._code(1, rows), _names(self._values[1])),
+            *(numbers.pop(name) for name in ("pid", "tid", "ts_ns", "dur_ns")),
+            *(column for column in numbers.values() if column.null_count() < len(column)),
+        ]
+        for field, name in enumerate(_TEXTS, start=2):
+            codes = self._code(field, rows)
+            if (codes >= 0).any():
+                series.append(_coded(name, codes, kineto_columns.VALUES_OF[name](self._values[field])))
+        in_words = self._array(self._c.scanner_in_words(self._handle), np.dtype(np.uint8), rows)
+        frame = pl.DataFrame(series)
+        return kineto_columns.by_kind(frame, pl.Series(in_words != 0) & frame["pid"].is_null())
+
+    def _counts(self) -> list[int]:
+        return [int(self._c.scanner_tokens(self._handle, field)) for field in range(len(self._values))]
+
+    def _tokens(self, field: int, first: int) -> list[bytes]:
+        length = ctypes.c_size_t()
+        count = int(self._c.scanner_tokens(self._handle, field))
+        return [
+            ctypes.string_at(self._c.scanner_token(self._handle, field, i, ctypes.byref(length)), length.value)
+            for i in range(first, count)
+        ]
+
+    def _array(self, address: int, dtype: np.dtype[Any], rows: Rows) -> NDArray[Any]:
+        """A column, in the scanner's own memory: valid until the next row is appended."""
+        start = address + rows.first * dtype.itemsize
+        size = (rows.last - rows.first) * dtype.itemsize
+        memory = (ctypes.c_char * size).from_address(start)
+        memory.scanner = self  # type: ignore[attr-defined]  # arrays and frames made of it keep the memory alive
+        array: NDArray[Any] = np.frombuffer(memory, dtype)  # type: ignore[call-overload]
+        return array
+
+    def _number(self, field: int, rows: Rows) -> pl.Series:
+        values = self._array(self._c.scanner_numbers(self._handle, field), np.dtype(np.int64), rows)
+        name = (*_TIMES_AND_IDS, *_NUMBERS)[field]
+        missing = values == _MISSING
+        column = pl.Series(name, values)
+        return column.set(pl.Series(missing), None) if missing.any() else column
+
+    def _code(self, field: int, rows: Rows) -> NDArray[Any]:
+        return self._array(self._c.scanner_codes(self._handle, field), np.dtype(np.int32), rows)
+
+
+def scanner(size: int) -> Scanner | None:
+    """A scanner for a file of ``size`` bytes; None where the machine has none."""
+    compiled = _declared(compile_it=size > COMPILES_ABOVE_BYTES)
+    return None if compiled is None else Scanner(compiled)
+
+
+@cache
+def _declared(*, compile_it: bool) -> ctypes.CDLL | None:
+    compiled = library("kineto_scan", compile_it=compile_it)
+    if compiled is None:
+        return None
+    handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    texts = ctypes.POINTER(ctypes.c_char_p)
+    signatures: dict[str, tuple[Any, Sequence[Any]]] = {
+        "scanner_new": (handle, (number, number, texts, number, texts)),
+        "scanner_append": (number, (handle, ctypes.c_char_p, size)),
+        "scanner_forget": (None, (handle, size, ctypes.POINTER(size))),
+        "scanner_rows": (size, (handle,)),
+        "scanner_numbers": (ctypes.c_void_p, (handle, number)),
+        "scanner_codes": (ctypes.c_void_p, (handle, number)),
+        "scanner_in_words": (ctypes.c_void_p, (handle,)),
+        "scanner_tokens": (size, (handle, number)),
+        "scanner_token": (ctypes.c_void_p, (handle, number, size, ctypes.POINTER(size))),
+        "scanner_free": (None, (handle,)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function: Callable[..., Any] = getattr(compiled, name)
+        function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
+    return compiled
+
+
+def _names(values: Sequence[str]) -> pl.Series:
+    return pl.Series(["", *values], dtype=pl.Categorical)  # a row without a name has the empty one
+
+
+def _coded(name: str, codes: NDArray[Any], values: pl.Series) -> pl.Series:
+    """The value of each row."""
+    if name == "name":
+        return values.gather(codes + 1).alias(name)
+    return values.gather(pl.Series(codes).set(pl.Series(codes < 0), None)).alias(values.name or name)
