@@ -3,97 +3,36 @@
 Captures a small model on one stream and on two, replays it under torch.profiler, and compares every activity with the map:
 number, type, kernel name, and the module, the last against an eager run of the same model in which each kernel's module is
 known from the profiler's own ranges. Started with ``torchrun --nproc-per-node N`` it has NCCL all-reduces in the graph and
-checks their columns, too. Says what the map costs at capture and that a replay costs nothing. Exit code 0: all is well.
+checks their columns, too. Says what the map costs at capture and that a replay costs nothing, both by turns with and
+without it. Exit code 0: all is well.
 """
 
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import torch
 import torch.distributed as distributed
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
 
-from speccollect.kineto import KinetoColumns, read_columns
+from speccollect.kineto import KinetoColumns
 from speccollect.nodemap import NodeMap, graph_id_of
+from speccollect.nodemap_check_model import LAYERS, TOKENS, WIDTH, Model, capture
+from speccollect.nodemap_check_sessions import eager_kernels, profiled, replays_of
 from speccollect.nodemap_replays import ReplayStamps
 
-WIDTH: Final = 1024
-LAYERS: Final = 8
-TOKENS: Final = 3
 REPLAYS: Final = 20
-DEVICE_TYPES: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+ROUNDS: Final = 6
+"""Times that a cost is measured each way, by turns."""
 SHOWN: Final = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Node types that show an activity when they run -> Kineto's type for it."""
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(WIDTH)
-        self.qkv_proj, self.o_proj = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv_proj(self.norm(x)).view(x.shape[0], 3, 8, -1).unbind(1)
-        scores = torch.softmax(torch.einsum("thd,shd->hts", q, k), -1)
-        y: torch.Tensor = self.o_proj((scores @ v.transpose(0, 1)).transpose(0, 1).reshape(x.shape[0], -1))
-        return x + y
-
-
-class Mlp(nn.Module):
-    """Two projections, a shared one that may run on a stream beside them, and an all-reduce between ranks."""
-
-    def __init__(self, beside: torch.cuda.Stream | None) -> None:
-        super().__init__()
-        self.beside = beside
-        self.norm, self.shared = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.norm(x)
-        z: torch.Tensor
-        if self.beside is not None:
-            self.beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.beside):
-                z = self.shared(h)
-        else:
-            z = self.shared(h)
-        y: torch.Tensor = self.down(torch.nn.functional.silu(self.up(h)))
-        if self.beside is not None:
-            torch.cuda.current_stream().wait_stream(self.beside)
-        if distributed.is_initialized():
-            distributed.all_reduce(y)
-        return x + y + z
-
-
-class Layer(nn.Module):
-    def __init__(self, beside: torch.cuda.Stream | None) -> None:
-        super().__init__()
-        self.self_attn, self.mlp = Attention(), Mlp(beside)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.mlp(self.self_attn(x))
-        return y
-
-
-class Model(nn.Module):
-    def __init__(self, beside: torch.cuda.Stream | None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(beside) for _ in range(LAYERS))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = x
-        for layer in self.layers:
-            y = layer(y)
-        return y
 
 
 class Report:
@@ -109,81 +48,6 @@ class Report:
     def check(self, passed: bool, text: str) -> None:
         self.failed += not passed
         self.say(f"{'PASS' if passed else 'FAIL'}  {text}")
-
-
-@torch.no_grad()
-def capture(model: nn.Module, x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, float]:
-    """A captured forward, and the seconds the capture took."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            model(x)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    begun = time.perf_counter()
-    with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-        model(x)
-    return graph, time.perf_counter() - begun
-
-
-def profiled(work: Callable[[], object], *, ranges: bool = False) -> KinetoColumns:
-    """Kineto's events of ``work``."""
-    activities = [ProfilerActivity.CUDA] + ([ProfilerActivity.CPU] if ranges else [])
-    with profile(activities=activities) as profiler:
-        work()
-        torch.cuda.synchronize()
-    kineto: Any = profiler.profiler
-    return read_columns(kineto.kineto_results.events(), pause=None)
-
-
-def replays_of(events: KinetoColumns) -> list[tuple[int, np.ndarray[Any, Any]]]:
-    """(start of the launch call, rows of its activities by start) of each graph launch, in order."""
-    device = np.flatnonzero(events.of_type(*DEVICE_TYPES))
-    launches = np.flatnonzero(
-        events.of_type("cuda_runtime", "cuda_driver") & events.name_mask(lambda name: "GraphLaunch" in name)
-    )
-    found = []
-    for launch in launches[np.argsort(events.start[launches])]:
-        rows = device[events.correlation[device] == events.correlation[launch]]
-        found.append((int(events.start[launch]), rows[np.argsort(events.start[rows], kind="stable")]))
-    return found
-
-
-@torch.no_grad()
-def eager_kernels(model: nn.Module, x: torch.Tensor) -> dict[str, collections.Counter[str]]:
-    """Kernel names by module path, from an eager run: the innermost module range around each launch call."""
-    open_ranges: list[Any] = []
-    paths = {module: f"Model.{name}" if name else "Model" for name, module in model.named_modules()}
-
-    def enter(module: nn.Module, args: Any) -> None:
-        open_ranges.append(record_function("module " + paths[module]))
-        open_ranges[-1].__enter__()
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        open_ranges.pop().__exit__(None, None, None)
-
-    handles = [h for m in model.modules() for h in (m.register_forward_pre_hook(enter), m.register_forward_hook(leave))]
-    events = profiled(lambda: model(x), ranges=True)
-    for handle in handles:
-        handle.remove()
-    ranges = np.flatnonzero(
-        events.of_type("user_annotation", "cpu_op") & events.name_mask(lambda name: name.startswith("module "))
-    )
-    begins, ends = events.start[ranges], events.start[ranges] + events.duration[ranges]
-    launches = np.flatnonzero(events.of_type("cuda_runtime", "cuda_driver"))
-    launched = dict(zip(events.correlation[launches].tolist(), events.start[launches].tolist(), strict=True))
-    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for row in np.flatnonzero(events.of_type(*DEVICE_TYPES)):
-        at = launched.get(int(events.correlation[row]))
-        if at is None:
-            continue
-        around = np.flatnonzero((begins <= at) & (at < ends))
-        if len(around):
-            inner = ranges[around[np.argmax(begins[around])]]
-            path = events.names[events.name[inner]].removeprefix("module ")
-            found[path][events.names[events.name[row]]] += 1
-    return found
 
 
 def compare_replays(report: Report, label: str, rows: dict[str, Any], events: KinetoColumns) -> None:
@@ -255,18 +119,112 @@ def compare_collectives(report: Report, label: str, rows: dict[str, Any]) -> Non
     )
 
 
-def replay_us(graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
-    """Median microseconds of the launch call and of a whole replay, of 200."""
-    launch, whole = [], []
-    for _ in range(200):
+def replay_us(graph: torch.cuda.CUDAGraph, times: int = 60) -> list[tuple[float, float]]:
+    """Microseconds of the launch call and of the whole, of each of some replays."""
+    found = []
+    for _ in range(times):
         torch.cuda.synchronize()
         begun = time.perf_counter_ns()
         graph.replay()
         called = time.perf_counter_ns()
         torch.cuda.synchronize()
-        launch.append((called - begun) / 1e3)
-        whole.append((time.perf_counter_ns() - begun) / 1e3)
-    return statistics.median(launch), statistics.median(whole)
+        found.append(((called - begun) / 1e3, (time.perf_counter_ns() - begun) / 1e3))
+    return found
+
+
+def capture_cost(report: Report, label: str, model: nn.Module, x: torch.Tensor) -> None:
+    """What the map adds to a capture, by turns."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    nodes = 0
+
+    def note(graph_id: int, rows: Any) -> None:
+        nonlocal nodes
+        nodes = len(rows["name"])
+
+    for round_number in range(ROUNDS):
+        for mapped in (False, True) if round_number % 2 else (True, False):
+            nodemap = NodeMap(note).install() if mapped else None
+            seconds[mapped].append(capture(model, x)[1])
+            if nodemap is not None:
+                nodemap.remove()
+    without, with_map = (statistics.median(seconds[mapped]) * 1e3 for mapped in (False, True))
+    modules = sum(1 for _ in model.modules())
+    report.say(
+        f"      {label}: capture {without:.2f} ms without the map, {with_map:.2f} ms with it (medians of {ROUNDS} by turns):"
+        f" {(with_map - without) * 1e3 / max(1, nodes):.1f} us a node ({nodes} nodes, {modules} modules)"
+    )
+
+
+def replay_cost(report: Report, label: str, model: nn.Module, x: torch.Tensor) -> None:
+    """That a replay costs the same with the map and without, by turns: graphs captured each way."""
+    pairs = {}
+    for mapped in (False, True):
+        nodemap = NodeMap(lambda graph_id, rows: None).install() if mapped else None
+        pairs[mapped] = capture(model, x)[0]
+        if nodemap is not None:
+            nodemap.remove()
+    figures: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for graph in pairs.values():
+        replay_us(graph, 20)  # first replays upload the graph
+    for round_number in range(ROUNDS):
+        for mapped in (False, True) if round_number % 2 else (True, False):
+            nodemap = NodeMap(lambda graph_id, rows: None).install() if mapped else None
+            figures[mapped] += replay_us(pairs[mapped])
+            if nodemap is not None:
+                nodemap.remove()
+    (launch, whole), (launch_map, whole_map) = (
+        tuple(statistics.median(column) for column in zip(*figures[mapped], strict=True)) for mapped in (False, True)
+    )
+    report.check(
+        abs(whole_map - whole) < 0.02 * whole + 5,
+        f"{label}: a replay takes {whole_map:.1f} us with the map and {whole:.1f} us without, its launch call"
+        f" {launch_map:.1f} and {launch:.1f} us (medians of {ROUNDS * 60} by turns)",
+    )
+
+
+def check_maps(report: Report, models: dict[str, Model], x: torch.Tensor) -> None:
+    """Captures, replays and compares each model. Graphs end with this function: NCCL can't go while one refers to it."""
+    noted: dict[int, Any] = {}
+    nodemap = NodeMap(noted.__setitem__).install()
+    graphs = {label: capture(model, x)[0] for label, model in models.items()}
+    for label, graph in graphs.items():
+        report.check(graph_id_of(graph) in noted, f"{label}: the capture left a map")
+    if not all(graph_id_of(graph) in noted for graph in graphs.values()):
+        return
+    for label, graph in graphs.items():
+        rows = noted[graph_id_of(graph)]  # type: ignore[index]
+        compare_replays(report, label, rows, profiled(lambda graph=graph: repeat(graph), report.say))  # type: ignore[misc]
+        compare_modules(report, label, rows, eager_kernels(models[label], x, report.say))
+        if distributed.is_initialized():
+            compare_collectives(report, label, rows)
+    check_stamps(report, graphs)
+    nodemap.remove()
+
+
+def repeat(graph: torch.cuda.CUDAGraph) -> None:
+    """REPLAYS replays, one at a time."""
+    for _ in range(REPLAYS):
+        graph.replay()
+        torch.cuda.synchronize()
+
+
+def check_stamps(report: Report, graphs: dict[str, torch.cuda.CUDAGraph]) -> None:
+    """Stamps tell which graph each replay ran."""
+    order = [label for _ in range(5) for label in graphs]
+    stamps = ReplayStamps()
+
+    def alternate() -> None:
+        stamps.stop()
+        stamps.start()
+        for label in order:
+            graphs[label].replay()
+
+    launches = np.array([at for at, _ in replays_of(profiled(alternate, report.say))], dtype=np.int64)
+    stamps.stop()
+    told = stamps.graph_ids(launches).tolist()
+    report.check(
+        told == [graph_id_of(graphs[label]) for label in order], f"stamps tell the graph of each replay: {told}"
+    )
 
 
 def main() -> int:
@@ -283,60 +241,17 @@ def main() -> int:
     if rank:
         report.say = lambda text: None  # type: ignore[method-assign]
     report.say(f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()}")
-
     x = torch.randn(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16)
-    two = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    models = {"one stream": Model(None), "two streams": Model(two)}
+    models = {"one stream": Model(None), "two streams": Model(torch.cuda.Stream())}  # type: ignore[no-untyped-call]
     for model in models.values():
         model.to("cuda", torch.bfloat16)
-    plain = {label: min(capture(model, x)[1] for _ in range(3)) for label, model in models.items()}
-
-    noted: dict[int, Any] = {}
-    nodemap = NodeMap(noted.__setitem__).install()
-    graphs, stamps = {}, ReplayStamps()
     for label, model in models.items():
-        tries = [capture(model, x) for _ in range(3)]
-        graphs[label] = tries[-1][0]
-        cost = min(seconds for _, seconds in tries)
-        report.say(f"      {label}: capture {plain[label] * 1e3:.1f} ms without the map, {cost * 1e3:.1f} ms with it")
-        report.check(graph_id_of(graphs[label]) in noted, f"{label}: the capture left a map")
-    if not all(graph_id_of(graph) in noted for graph in graphs.values()):
-        return 1
-
-    with_map = {label: replay_us(graph) for label, graph in graphs.items()}
-    for label, graph in graphs.items():
-        rows = noted[graph_id_of(graph)]  # type: ignore[index]
-
-        def replay(graph: torch.cuda.CUDAGraph = graph) -> None:
-            for _ in range(REPLAYS):
-                graph.replay()
-                torch.cuda.synchronize()
-
-        profiled(replay)  # the first profile of a process settles things
-        compare_replays(report, label, rows, profiled(replay))
-        compare_modules(report, label, rows, eager_kernels(models[label], x))
-        if distributed.is_initialized():
-            compare_collectives(report, label, rows)
-
-    order = [label for _ in range(5) for label in graphs]
-
-    def alternate() -> None:
-        for label in order:
-            graphs[label].replay()
-
-    stamps.start()
-    launches = np.array([at for at, _ in replays_of(profiled(alternate))], dtype=np.int64)
-    stamps.stop()
-    told = stamps.graph_ids(launches).tolist()
-    report.check(
-        told == [graph_id_of(graphs[label]) for label in order], f"stamps tell the graph of each replay: {told}"
-    )
-
-    nodemap.remove()
-    for label, graph in graphs.items():
-        report.say(f"      {label}: launch and replay {with_map[label]} us with the map, {replay_us(graph)} us without")
+        capture_cost(report, label, model, x)
+        replay_cost(report, label, model, x)
+    check_maps(report, models, x)
     if distributed.is_initialized():
-        graphs.clear()  # NCCL can't go while a graph refers to it
+        torch.cuda.synchronize()
+        gc.collect()
         distributed.destroy_process_group()
     report.say("all is well" if not report.failed else f"{report.failed} checks failed")
     return 1 if report.failed else 0
