@@ -82,19 +82,23 @@ def guessed_type(name: str, on_device: bool, user: bool) -> str:
     return "cpu_op"
 
 
-class _Kinds(dict[Any, int]):
-    """Whether a torch device type is not the CPU, each of the few values decided once."""
+def _guess_types(events: Sequence[Any], columns: KinetoColumns) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Type codes where torch tells none: decided once for each different (name, device, resource).
 
-    def __missing__(self, device_type: Any) -> int:
-        code = self[device_type] = int(str(device_type).rpartition(".")[2] != "CPU")
-        return code
-
-
-def _guess_types(keys: npt.NDArray[np.int64], names: list[str], types: _Codes) -> npt.NDArray[np.int32]:
-    """Type codes from keys of ``4 * name + 2 * on_device + user``: one decision for each different key."""
-    unique, inverse = np.unique(keys, return_inverse=True)
-    codes = [types[guessed_type(names[key // 4], bool(key & 2), bool(key & 1))] for key in unique.tolist()]
-    return np.array(codes, dtype=np.int32)[inverse]
+    A host row and a device row of one name differ in device or resource: process and thread ids against a device ordinal
+    and a stream, and no process has both the id of a device and a thread with the id of one of its streams.
+    """
+    _, device = np.unique(columns.device, return_inverse=True)
+    _, resource = np.unique(columns.resource, return_inverse=True)
+    key = (columns.name.astype(np.int64) * (device.max() + 1) + device) * (resource.max() + 1) + resource
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    types = _Codes()
+    codes = []
+    for row in first.tolist():
+        event = events[row]
+        on_device = str(event.device_type()).rpartition(".")[2] != "CPU"
+        codes.append(types[guessed_type(event.name(), on_device, event.is_user_annotation())])
+    return np.array(codes, dtype=np.int32)[inverse], list(types)
 
 
 def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> KinetoColumns:
@@ -114,8 +118,6 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
     if count:
         event = type(events[0])
         told = hasattr(event, "activity_type")
-        keys = np.empty(count if not told else 0, dtype=np.int64)
-        on_device = _Kinds()
         readers = (
             (numbers["start"], event.start_ns),
             (numbers["duration"], event.duration_ns),
@@ -134,17 +136,9 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
                 target[begin : begin + size] = np.fromiter(map(method, part), np.int64, size)
             for codes_of, method, table in texts:
                 codes_of[begin : begin + size] = np.fromiter(map(table.__getitem__, map(method, part)), np.int32, size)
-            if not told:
-                device = np.fromiter(map(on_device.__getitem__, map(event.device_type, part)), np.int64, size)
-                user = np.fromiter(map(event.is_user_annotation, part), np.int64, size)
-                keys[begin : begin + size] = (
-                    4 * codes["name"][begin : begin + size].astype(np.int64) + 2 * device + user
-                )
             if pause is not None:
                 pause()
-        if not told:
-            codes["type"] = _guess_types(keys, list(names), types)
-    return KinetoColumns(
+    columns = KinetoColumns(
         start=numbers["start"],
         duration=numbers["duration"],
         correlation=numbers["correlation"],
@@ -155,3 +149,6 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
         names=list(names),
         types=list(types),
     )
+    if count and not types:
+        columns.type, columns.types = _guess_types(events, columns)
+    return columns
