@@ -21,19 +21,6 @@ def unfinished(folder: Path, recording: int) -> list[RankStatus]:
     ]
 
 
-def wait_until_armed(folder: Path, recording: int, timeout: float) -> list[RankStatus]:
-    """Wait until the ranks that announced themselves have seen the command; return those that have not.
-
-    An idle server may not look at the control word before its next request, so this is no error.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        late = [s for s in read_statuses(folder) if s.recording != recording and alive(s) is not False]
-        if not late or time.monotonic() >= deadline:
-            return late
-        time.sleep(_POLL_SECONDS)
-
-
 def wait_for_ranks(
     folder: Path, recording: int, timeout: float = 60.0, nudge: Callable[[], None] | None = None
 ) -> list[str]:
