@@ -114,5 +114,7 @@ def _chart(frame: pl.DataFrame, names: list[str]) -> dict[str, Any]:
     bars = (base.mark_bar() if len(present) > 1 else base.mark_bar(size=48)).encode(
         y=alt.Y("cumulative:Q", title="accepted", axis=alt.Axis(format="%"), scale=share), color=colour
     )
-    ticks = base.mark_tick(color="var(--ink)", thickness=2, size=24).encode(y=alt.Y("conditional:Q", scale=share))
+    ticks = base.mark_tick(color="var(--ink)", thickness=2, size=24 if len(present) == 1 else 12).encode(
+        y=alt.Y("conditional:Q", scale=share)
+    )
     return specification(bars + ticks)

@@ -48,7 +48,7 @@ def _colour(steps: pl.DataFrame) -> alt.Color:
         "kind:N",
         title=None,
         scale=alt.Scale(domain=kinds, range=[variable(k) for k in kinds]),
-        legend=alt.Legend(orient="top"),
+        legend=alt.Legend(orient="top", symbolOpacity=1),
     )
 
 
@@ -108,7 +108,7 @@ def _histogram(recorded: Recorded, steps: pl.DataFrame) -> Figure:
     values = steps.get_column("ms").to_numpy()
     top = float(np.quantile(values, 0.995))
     low = float(values.min())
-    width = max((top - low) / BINS, 1e-6)
+    width = max((top - low) / BINS, 0.002 * float(np.median(values)))
     place = ((pl.col("ms") - low) / width).floor().clip(0, BINS)
     bins = steps.with_columns(_bin=place).group_by("kind", "_bin").agg(pl.len().alias("n")).sort("kind", "_bin")
     bins = bins.with_columns(

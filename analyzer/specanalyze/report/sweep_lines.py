@@ -141,18 +141,18 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
         x=alt.X("x:O", sort=order, title=result.over.replace("_", " "), axis=alt.Axis(labelAngle=0))
     )
     scale = alt.Scale(domain=["measured", "predicted"], range=[variable("verify"), variable("draft")])
-    marks = base.mark_point(size=110, filled=True, opacity=1).encode(
+    speed = base.encode(
         y=alt.Y("tok_s:Q", title="tok/s a request", scale=alt.Scale(zero=False)),
         color=alt.Color("how:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
-        shape=alt.Shape(
-            "how:N", title=None, scale=alt.Scale(domain=["measured", "predicted"], range=["circle", "diamond"])
-        ),
         tooltip=[
             alt.Tooltip("x:O", title=result.over),
             alt.Tooltip("how:N"),
             alt.Tooltip("tok_s:Q", title="tok/s", format=".2f"),
         ],
     )
+    # Predicted ones as hollow rings around the measured ones, so that neither hides the other.
+    dots = speed.transform_filter("datum.how == 'measured'").mark_point(size=70, filled=True, opacity=1)
+    rings = speed.transform_filter("datum.how == 'predicted'").mark_point(size=220, strokeWidth=2, opacity=1)
     bars = base.transform_filter("datum.how == 'measured'").mark_rule().encode(y="low:Q", y2="high:Q")
     cells = [
         [r["x"], r["how"], f"{r['tok_s']:.2f}", "–" if r["low"] is None else f"{r['low']:.2f} to {r['high']:.2f}"]
@@ -162,7 +162,7 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
     return Figure(
         "Speed over the setting",
         "Points: tok/s measured, with bounds, and predicted for every step count.",
-        specification(bars + marks),
+        specification(bars + rings + dots),
         table(columns, cells, "specanalyze sweep"),
         wide=False,
     )
