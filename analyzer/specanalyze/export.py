@@ -121,7 +121,7 @@ def _nsys(
     keep = importer is None or importer.importer is None
     # Text that is only a step to the report must not take the place of a file of the user's.
     path = text if keep else output.with_name(f".{output.stem}.{secrets.token_hex(4)}{_NVTXT}")
-    title = Path(trace.name).name
+    title = ", ".join(Path(name).name for name in trace.name.split(", "))
     origin: int | None = None
     try:
         with new_file(path, force) as file:

@@ -84,7 +84,7 @@ class Nvtxt:
             self._line(f'Marker, 0, {process}, 1, DarkOrange, "time 0 = {self._origin} ns since 1970-01-01 UTC"')
             self.events += 1
         for thread, track in enumerate(tracks(rank), 1):
-            self._line(f'NameOsThread, {process}, {thread}, "{_plain(rank.label)} | {_plain(track.name)}"')
+            self._line(f'NameOsThread, {process}, {thread}, "{_plain(track.name)} | {_plain(rank.label)}"')
             for start in range(0, track.slices.height, _CHUNK):
                 self._slices(track, track.slices[start : start + _CHUNK], process, thread)
 

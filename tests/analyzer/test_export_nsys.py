@@ -129,7 +129,7 @@ def check(recording: Trace, folder: Path, cycles: tuple[int, int] | None = None)
         if rank.number == 0:
             want[zero, zero, process, 1, f"time 0 = {origin} ns since 1970-01-01 UTC"] += 1
         for number, track in enumerate(tracks(rank), 1):
-            threads[process, number] = f"{rank.label} | {track.name}"
+            threads[process, number] = f"{track.name} | {rank.label}"
             for start, length, name, facts in track.slices.select("start_ns", "dur_ns", "name", "detail").iter_rows():
                 text = (f"{name} [{facts}]" if facts else name).replace('"', "'").replace("\n", " ")
                 want[start - origin + zero, start - origin + zero + length, process, number, text] += 1
