@@ -28,6 +28,27 @@ def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
     return [(path, "–" if value is None else str(value))]
 
 
+LONGEST = 1000
+"""Characters of a value in the terminal; ``--json`` and ``--output`` have all of it."""
+
+
+def shown(pairs: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The pairs that a person looks for, and what was left out.
+
+    A server resolves hundreds of arguments; what was typed is the command line. The costs of each window belong to ``overhead``.
+    """
+    typed = any(name.startswith("environment.command_line") and value for name, value in pairs)
+    arguments = [name for name, _ in pairs if name.startswith("environment.server_args.") and typed]
+    windows = [name for name, _ in pairs if name.startswith(("recording.windows[", "recording.warmups["))]
+    left_out = {*arguments, *windows}
+    kept = [
+        (n, v if len(v) <= LONGEST else f"{v[:LONGEST]}… ({len(v)} characters)") for n, v in pairs if n not in left_out
+    ]
+    said = [f"{len(arguments)} resolved server arguments"] if arguments else []
+    said += [f"{len(windows)} figures of the profiler's windows"] if windows else []
+    return kept, [f"not shown: {', '.join(said)}; --json and --output have them"] if said else []
+
+
 def env(
     traces: TraceArgument,
     json: JsonOption = False,
@@ -42,7 +63,7 @@ def env(
     trace = open_for(traces, salvage=salvage, device=None)
     import polars as pl
 
-    from specanalyze.render.terminal import console, table, warn
+    from specanalyze.render.terminal import console, notes, table, warn
 
     sections = {name: value for name, value in trace.metadata.items() if name != "schema_version"}
     pairs = [pair for name, value in sections.items() for pair in flat(value, name)]
@@ -54,7 +75,12 @@ def env(
         emit_json({"trace": trace.name, **trace.metadata, "warnings": trace.warnings})
     elif output is None:
         columns = [("name", "left"), ("value", "left")]
-        console().print(table(f"{trace.name}: what ran", columns, pairs))
+        kept, said = shown(pairs)
+        console().print(f"{trace.name}: what ran", style="bold")
+        for section in sorted(sections, key=lambda name: name != "environment"):
+            own = [(n.removeprefix(section).removeprefix("."), v) for n, v in kept if n.startswith(section)]
+            console().print(table(section, columns, own))
+        notes(console(), said)
         if "environment" not in sections:
             console().print("the trace does not say what it ran on; the collector records it")
     warn(trace.warnings)

@@ -15,17 +15,17 @@ from specschema.phases import BUCKETS
 
 ROWS: tuple[tuple[str, str], ...] = (
     ("graph replay", "graph_gap + graph_launch"),
-    ("  gaps inside replays", "graph_gap"),
-    ("  launching graphs", "graph_launch"),
+    ("  gaps in replays", "graph_gap"),
+    ("  graph launches", "graph_launch"),
     ("allreduce (exposed)", "allreduce"),
     ("other communication", "other_comm"),
     ("MoE", "moe"),
     ("attention", "attention"),
     ("GEMM", "gemm"),
     ("other compute", "other_compute"),
-    ("whole replays, kernels unknown", "graph_unresolved"),
+    ("unresolved replays", "graph_unresolved"),
     ("copies and fills", "memcpy"),
-    ("launching eager work", "launch - graph_launch"),
+    ("eager launches", "launch - graph_launch"),
     ("host", "host"),
 )
 """(shown as, sum or difference of columns of the instance table)."""
@@ -40,7 +40,10 @@ def _column(formula: str) -> pl.Expr:
     return pl.col(left) + pl.col(right) if sign == "+" else pl.col(left) - pl.col(right)
 
 
-IDLE_ROWS = ("graph replay", "  gaps inside replays", "  launching graphs", "launching eager work", "host")
+_BAR = 12
+"""Columns of a whole bar: at 80 columns an estimate must keep its bounds beside it (rule D6)."""
+
+IDLE_ROWS = ("graph replay", "  gaps in replays", "  graph launches", "eager launches", "host")
 """Rows made of idle time alone: observing makes these dearer, so they are what a calibration scales (rule D6)."""
 
 
@@ -74,7 +77,7 @@ def _observed(calibration: Calibration) -> str:
     untraced, traced = calibration.untraced_ns.value, calibration.measured_ns
     return (
         f"rank {calibration.rank}: observing made the cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
-        f"({(traced / untraced - 1) * 100:+.0f} %); untraced est. = busy time as measured, idle time x {calibration.scale:.2f}, "
+        f"({(traced / untraced - 1) * 100:+.0f} %); untraced estimate = busy time as measured, idle time x {calibration.scale:.2f}, "
         "an estimate with its bounds"
     )
 
@@ -106,7 +109,7 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None)
             values = whole.select(_column(formula)).to_series().to_numpy()
             spread = [milliseconds(float(v)) for v in np.percentile(values, [50, 10, 90])]
         share = ns / total if total else None
-        bar = Text("") if label.startswith(" ") else share_bar(share)
+        bar = Text("") if label.startswith(" ") else share_bar(share, _BAR)
         estimate = _estimate(label, ns / instances, calibration) if instances else []
         rows.append([label, *spread, milliseconds(ns), percent(share), *estimate, bar])
     spread = ["–"] * 3
@@ -125,19 +128,19 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None)
         ]
     )
     counted = 0 if whole is None else whole.height
-    title = f"{phase}, rank {rank.key}: {instances} instances"
+    title = f"{phase}, rank {rank.key}, ms: {instances} instances"
     title += f" ({counted} whole)" if counted != instances else ""
     columns = [
         ("", "left"),
-        ("median ms", "right"),
+        ("median", "right"),
         ("p10", "right"),
         ("p90", "right"),
-        ("sum ms", "right"),
+        ("sum", "right"),
         ("share", "right"),
-        *([("untraced est.", "right"), ("bounds", "right")] if estimated else []),
+        *([("untraced\nestimate", "right"), ("bounds", "right")] if estimated else []),
         ("", "left"),
     ]
-    console().print(table(title, columns, rows))
+    console().print(table(title, columns, rows, spare=("sum", "p10", "p90", "bounds")))
 
 
 def _estimated_total(rank: RankBreakdown, phase: str, calibration: Calibration | None) -> str:

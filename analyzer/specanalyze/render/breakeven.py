@@ -40,16 +40,16 @@ def draw(result: BreakEven) -> None:
                 f"{row['accept_length']:.2f}",
                 milliseconds(row["budget_ns"]),
                 f"{row['tok_s_at_least']:.1f}",
-                "yes" if row["pays"] else "if the cycle is below that",
+                "yes" if row["pays"] else "below that cycle",
             ]
             for row in result.by_steps.to_dicts()
         ]
         out.print()
         headers = [
             ("draft steps", "right"),
-            ("accept length", "right"),
-            ("pays below a cycle of, ms", "right"),
-            ("tok/s at least", "right"),
+            ("accept\nlength", "right"),
+            ("pays below a\ncycle of, ms", "right"),
+            ("tok/s\nat least", "right"),
             ("pays", "left"),
         ]
         out.print(table("Per number of draft steps, from acceptance by position", headers, steps))

@@ -31,7 +31,9 @@ def draw(result: Comparison) -> None:
         ("change", "right"),
         ("verdict", "left"),
     ]
-    out.print(table(f"{result.before} -> {result.after}", columns, _rows(result.table)))
+    out.print(
+        table(f"{result.before} -> {result.after}", columns, _rows(result.table), spare=("after ms", "before ms"))
+    )
     out.print()
     if result.kernels.height:
         _draw_kernels(result)
@@ -39,7 +41,7 @@ def draw(result: Comparison) -> None:
 
 
 def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
-    indent = {"cycle": "", "phase": "", "bucket": "  ", "part": "    of communication: "}
+    indent = {"cycle": "", "phase": "", "bucket": "  ", "part": "    comm. "}
     rows: list[list[str | Text]] = []
     for r in frame.iter_rows(named=True):
         label = {"cycle": "cycle", "phase": r["phase"]}.get(r["scope"], r["bucket"])
@@ -67,7 +69,7 @@ def _signed(ns: float) -> str:
 def _draw_kernels(result: Comparison) -> None:
     columns = [
         ("phase", "left"),
-        ("kernel", "left"),
+        ("kernel", "name"),
         ("", "left"),
         ("calls", "right"),
         ("before ms", "right"),
@@ -86,7 +88,7 @@ def _draw_kernels(result: Comparison) -> None:
         ]
         for r in result.kernels.head(MOST_KERNELS).iter_rows(named=True)
     ]
-    console().print(table("kernels, a cycle and rank", columns, rows))
+    console().print(table("kernels, a cycle and rank", columns, rows, spare=("before ms", "after ms")))
     console().print()
 
 

@@ -27,7 +27,7 @@ def draw(kernels: pl.DataFrame, phase: str, top: int) -> None:
         ("share", "right"),
         ("median us", "right"),
         ("p90 us", "right"),
-        ("kernel", "left"),
+        ("kernel", "name"),
     ]
     rows = [
         [
@@ -45,6 +45,11 @@ def draw(kernels: pl.DataFrame, phase: str, top: int) -> None:
     ]
     what = "all phases" if phase == "all" else phase
     out.print(
-        table(f"{what}: {min(top, kernels.height)} of {kernels.height} kernels (a rank and phase each)", columns, rows)
+        table(
+            f"{what}: {min(top, kernels.height)} of {kernels.height} kernels (a rank and phase each)",
+            columns,
+            rows,
+            spare=("p90 us", "share"),
+        )
     )
     notes(out, ["sums are plain sums of durations: work that overlaps counts twice; --json also gives exposed time"])

@@ -40,12 +40,12 @@ def draw(result: Layers, top: int) -> None:
     module_table = by_module(result)
     columns = [
         ("rank", "left"),
-        ("module", "left"),
+        ("module", "path"),
         ("class", "left"),
         ("finer", "left"),
         ("n", "right"),
-        ("us an instance", "right"),
-        ("gap before", "right"),
+        ("us an\ninstance", "right"),
+        ("gap\nbefore", "right"),
         ("share", "right"),
         ("", "left"),
     ]
@@ -65,7 +65,9 @@ def draw(result: Layers, top: int) -> None:
         for r in part.head(top).iter_rows(named=True)
     ]
     out.print()
-    out.print(table(f"{result.phase} by module, layers together (mean over instances)", columns, rows))
+    out.print(
+        table(f"{result.phase} by module, layers together (mean over instances)", columns, rows, spare=("n", "class"))
+    )
     notes(
         out,
         [

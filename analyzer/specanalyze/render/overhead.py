@@ -41,7 +41,14 @@ def draw(result: Overhead) -> None:
         ("95 % bounds", "right"),
         ("over untraced", "right"),
     ]
-    out.print(table(f"Cycle time ({result.mode}), start to start, {short_name(result.name)}", columns, rows))
+    out.print(
+        table(
+            f"Cycle time ({result.mode}), start to start, {short_name(result.name)}",
+            columns,
+            rows,
+            spare=("95 % bounds",),
+        )
+    )
     said = list(result.notes)
     if result.table.height > ROWS:
         said.append(f"{result.table.height - ROWS} more rows: --output FILE.csv writes them all")

@@ -73,17 +73,17 @@ def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
         ("p90", "right"),
     ]
     columns += [
-        (f"{name} median", "right")
-        for view, name in (("host", "host"), ("untraced", "untraced host"))
+        (f"{name}\nmedian", "right")
+        for view, name in (("host", "host"), ("untraced", "untraced"))
         if view in counts and view != main
     ]
     said = ", ".join(f"{title[v]}: {n} cycles" for v, n in counts.items())
-    out.print(table("Cycle by phase, ms", columns, cells, caption=said))
+    out.print(table("Cycle by phase, ms", columns, cells, caption=said, spare=("p10", "p90")))
 
 
 def _speed(report: PhaseReport) -> Any:
     rows: list[list[str]] = []
-    for name, pace in (("untraced", report.untraced), ("traced (distorted by observing)", report.traced)):
+    for name, pace in (("untraced", report.untraced), ("traced", report.traced)):
         if pace.cycles:
             rows.append([name, *_pace_cells(pace)])
     columns = [
@@ -91,8 +91,8 @@ def _speed(report: PhaseReport) -> Any:
         ("counted", "right"),
         ("median ms", "right"),
         ("tok/s", "right"),
-        ("a request", "right"),
-        ("inter-token ms p50", "right"),
+        ("tok/s a\nrequest", "right"),
+        ("ms a token\np50", "right"),
         ("p90", "right"),
         ("p99", "right"),
     ]
@@ -119,21 +119,31 @@ def _draw_cycles(out: Console, report: PhaseReport, frame: pl.DataFrame) -> None
         ("cycle", "right"),
         ("window", "right"),
         ("mode", "left"),
-        ("step", "right"),
+        ("step ms", "right"),
         ("tokens", "right"),
     ]
-    columns += [(f"{p.replace('_', ' ')} {view}", "right") for view in ("D", "H") for p in names]
+    columns += [(_two_lines(p, view), "right") for view in ("D", "H") for p in names]
     rows = [
         [
             row["rank"],
-            *("–" if row[c] is None else str(row[c])[:6] for c in ("cycle", "window", "mode")),
+            *(
+                "–" if row[c] is None else str(row[c]).replace("speculative", "spec.")
+                for c in ("cycle", "window", "mode")
+            ),
             milliseconds(row["step_ns"]),
             "–" if row["tokens"] is None else str(row["tokens"]),
             *(milliseconds(row[f"{view}_{p}_ns"]) for view in ("device", "host") for p in names),
         ]
         for row in _inside_first(frame).head(ROWS).to_dicts()
     ]
-    out.print(table("Cycles, ms (D: device, H: host), traced ones first", columns, rows))
+    spare = [_two_lines(p, view) for p in ("prefill", "idle", "decode") for view in ("D", "H")]
+    spare += [_two_lines(p, "H") for p in names]
+    out.print(table("Cycles, ms (D: device, H: host), traced ones first", columns, rows, spare=spare))
+
+
+def _two_lines(phase: str, view: str) -> str:
+    """Header of a phase's column: as narrow as its figures."""
+    return f"{phase.replace('_', chr(10))} {view}" if "_" in phase else f"{phase}\n{view}"
 
 
 def _inside_first(frame: pl.DataFrame) -> pl.DataFrame:
@@ -146,12 +156,12 @@ def _draw_requests(out: Console, frame: pl.DataFrame) -> None:
         ("request", "left"),
         ("cycles", "right"),
         ("tokens", "right"),
-        ("accept length", "right"),
+        ("accept\nlength", "right"),
         ("tok/s", "right"),
         ("step ms", "right"),
-        ("p10", "right"),
-        ("p90", "right"),
-        ("inter-token ms p50", "right"),
+        ("step\np10", "right"),
+        ("step\np90", "right"),
+        ("ms a token\np50", "right"),
         ("p90", "right"),
         ("p99", "right"),
         ("clock", "left"),
@@ -169,4 +179,4 @@ def _draw_requests(out: Console, frame: pl.DataFrame) -> None:
         ]
         for row in frame.head(ROWS).to_dicts()
     ]
-    out.print(table("Requests", columns, rows))
+    out.print(table("Requests", columns, rows, spare=("step\np10", "step\np90", "clock")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from specanalyze.ranks_report import RanksReport, ranks_frame
-from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 
 
 def draw(report: RanksReport) -> None:
@@ -15,13 +15,13 @@ def draw(report: RanksReport) -> None:
     columns = [
         ("phase", "left"),
         ("rank", "left"),
-        ("total ms", "right"),
-        ("GPU busy", "right"),
-        ("allreduce exposed", "right"),
+        ("total", "right"),
+        ("GPU\nbusy", "right"),
+        ("allreduce\nexposed", "right"),
         ("hidden", "right"),
         ("waiting", "right"),
         ("transfer", "right"),
-        ("last to arrive", "right"),
+        ("last to\narrive", "right"),
         ("waiting / total", "left"),
     ]
     order = {p: i for i, p in enumerate(frame.get_column("phase").unique(maintain_order=True).to_list())}
@@ -35,12 +35,19 @@ def draw(report: RanksReport) -> None:
             milliseconds(r["hidden_comm_ns"]),
             milliseconds(r["wait_ns"]),
             milliseconds(r["transfer_ns"]),
-            "–" if r["late"] is None else f"{r['late']} of {r['collectives']}",
+            "–" if r["late"] is None else percent(r["late"] / r["collectives"] if r["collectives"] else None),
             share_bar(None if r["wait_ns"] is None or not r["total_ns"] else r["wait_ns"] / r["total_ns"], 12),
         ]
         for r in sorted(frame.iter_rows(named=True), key=lambda r: order[r["phase"]])
     ]
-    out.print(table("ranks side by side, ms over the whole window", columns, rows))
+    out.print(
+        table(
+            "ranks side by side, ms over the whole window",
+            columns,
+            rows,
+            spare=("hidden", "waiting / total", "GPU\nbusy"),
+        )
+    )
     if report.waits is not None and report.waits.collectives.height:
         _draw_positions(report)
     notes(out, _facts(report))
@@ -65,12 +72,12 @@ def _draw_positions(report: RanksReport) -> None:
     whole = where.get_column("wait_ns").sum()
     columns = [
         ("phase", "left"),
-        ("n-th in its replay", "right"),
+        ("n-th in\nits replay", "right"),
         ("collectives", "right"),
-        ("waiting, all ranks", "right"),
+        ("waiting,\nall ranks", "right"),
         ("worst", "right"),
-        ("median transfer us", "right"),
-        ("share of waiting", "left"),
+        ("median\ntransfer us", "right"),
+        ("share of\nwaiting", "left"),
     ]
     rows = [
         [
@@ -85,13 +92,16 @@ def _draw_positions(report: RanksReport) -> None:
         for r in where.head(6).iter_rows(named=True)
     ]
     console().print()
-    console().print(table("where the ranks wait, ms", columns, rows))
+    console().print(table("where the ranks wait, ms", columns, rows, spare=("worst",)))
 
 
 def _facts(report: RanksReport) -> list[str]:
     if report.waits is None:
         return ["one rank: waiting is unknown"]
-    said = ["waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest"]
+    said = [
+        "last to arrive: share of the collectives for which the rank came last",
+        "waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest",
+    ]
     for key, offset in report.waits.offsets.items():
         spread = report.waits.offset_spread[key]
         said.append(

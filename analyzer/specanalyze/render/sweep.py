@@ -39,7 +39,7 @@ def _points(result: Sweep) -> object:
         ("verify ms", "right"),
         ("extend ms", "right"),
         ("cycle ms", "right"),
-        ("accept length", "right"),
+        ("accept\nlength", "right"),
         ("tok/s", "right"),
         ("99% bounds", "right"),
         ("recording", "left"),
@@ -62,7 +62,9 @@ def _points(result: Sweep) -> object:
                 _short(r["recording"]),
             ]
         )
-    return table(f"sweep over {result.over.replace('_', ' ')}", columns, rows)
+    return table(
+        f"sweep over {result.over.replace('_', ' ')}", columns, rows, spare=("recording", "extend ms", "draft ms")
+    )
 
 
 def _short(name: str) -> str:
@@ -90,7 +92,9 @@ def _fit(result: Sweep) -> object:
                 _bounds(r["slope_low_ns"], r["slope_high_ns"]),
             ]
         )
-    return table(f"verify = fixed + slope x tokens, through {result.fit_points} points", columns, rows)
+    return table(
+        f"verify = fixed + slope x tokens, through {result.fit_points} points", columns, rows, spare=("", "99% bounds")
+    )
 
 
 def _bounds(low: float | None, high: float | None) -> str:

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from specanalyze.render.table_fit import GAP, fit, shorten
+
 BAR_WIDTH = 16
 PIPE_WIDTH = 120
 """Columns when stdout is no terminal and COLUMNS is not set: a file has no edge, but a reader has."""
@@ -34,16 +36,29 @@ def share_bar(share: float | None, width: int = BAR_WIDTH) -> Text:
 
 
 def table(
-    title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], caption: str = ""
+    title: str,
+    columns: Sequence[tuple[str, str]],
+    rows: Iterable[Sequence[str | Text]],
+    caption: str = "",
+    spare: Sequence[str] = (),
 ) -> Table:
-    """A table.
+    """A table that fits the terminal.
 
     Args:
         title: shown above, left.
-        columns: (header with unit, ``left`` or ``right``).
+        columns: (header with unit, side): ``right`` for numbers; ``left`` for text; ``name`` and ``path`` for text on one line
+            that may lose its end, or its beginning.
         rows: cells; strings are taken literally, never as markup.
         caption: shown below.
+        spare: headers of columns that a narrow terminal may lose, the first one first.
     """
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    headers, sides = [c[0] for c in columns], [c[1] for c in columns]
+    width = console().width
+    fitted = fit(headers, sides, cells, spare, width)
+    lost = [h.replace("\n", " ") for at, h in enumerate(headers) if at not in fitted.kept and h]
+    if lost:
+        caption = "\n".join([*([caption] if caption else []), f"no room at {width} columns for: {', '.join(lost)}"])
     drawn = Table(
         title=escape(title),
         title_justify="left",
@@ -52,15 +67,27 @@ def table(
         caption_justify="left",
         box=None,
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, GAP, 0, 0),
         header_style="dim",
     )
-    for header, side in columns:
+    for at in fitted.kept:
+        gives_way = at == fitted.elastic and fitted.elastic_width is not None
         drawn.add_column(
-            escape(header), justify="right" if side == "right" else "left", no_wrap=side == "right", overflow="fold"
+            escape(headers[at]),
+            justify="right" if sides[at] == "right" else "left",
+            no_wrap=not gives_way or sides[at] in ("name", "path"),
+            width=fitted.elastic_width if gives_way else None,
+            overflow="fold",
         )
-    for row in rows:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    for row in cells:
+        drawn.add_row(
+            *(
+                shorten(row[at], sides[at], fitted.elastic_width)
+                if at == fitted.elastic and fitted.elastic_width is not None
+                else row[at]
+                for at in fitted.kept
+            )
+        )
     return drawn
 
 

@@ -1,0 +1,68 @@
+"""How a table survives a narrow terminal: which columns go, and which one gives way.
+
+rich narrows every column that may wrap, to nothing if need be: at 80 columns names became one letter a line and whole
+columns vanished. Numbers must stay whole, so columns named as spare go first, and one text column takes what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+GAP = 2
+"""Blanks between two columns."""
+LEAST = 14
+"""Columns that the text column keeps, even if the line then exceeds the terminal."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Columns to draw."""
+
+    kept: tuple[int, ...]
+    """Positions of the columns that are drawn."""
+    elastic: int | None
+    """Position of the text column that gives way."""
+    elastic_width: int | None
+    """Its width, None where everything fits."""
+
+
+def fit(
+    headers: Sequence[str], sides: Sequence[str], cells: Sequence[Sequence[Text]], spare: Sequence[str], width: int
+) -> Fit:
+    """Choose columns for a terminal.
+
+    Args:
+        headers: one a column; a line break makes a header of two lines.
+        sides: ``left``, ``right``, ``name`` or ``path`` a column; all but ``right`` are texts.
+        cells: rows.
+        spare: headers of columns that may go, the first one first.
+        width: columns of the terminal.
+    """
+    widths = [
+        max([max(len(line) for line in header.split("\n")), *(row[at].cell_len for row in cells)])
+        for at, header in enumerate(headers)
+    ]
+    kept = list(range(len(headers)))
+    texts = [at for at in kept if sides[at] != "right" and headers[at] not in spare]
+    elastic = max(texts, key=lambda at: widths[at], default=None)
+    for header in (None, *spare):
+        kept = [at for at in kept if headers[at] != header]
+        fixed = sum(widths[at] for at in kept if at != elastic) + GAP * (len(kept) - 1)
+        room = width - fixed
+        needed = 0 if elastic is None else widths[elastic]
+        if room >= needed or (room >= LEAST * 2 and header == (spare[-1] if spare else None)):
+            break
+    if elastic is None or room >= needed:
+        return Fit(tuple(kept), elastic, None)
+    return Fit(tuple(kept), elastic, max(room, min(LEAST, needed)))
+
+
+def shorten(cell: Text, side: str, width: int) -> Text:
+    """One line of at most ``width`` columns: a name keeps its beginning, a path its end."""
+    if cell.cell_len <= width or side not in ("name", "path"):
+        return cell
+    plain = cell.plain
+    return Text(plain[: width - 1] + "…" if side == "name" else "…" + plain[1 - width :], style=cell.style)

@@ -1,0 +1,40 @@
+"""Tables at the width of a terminal: numbers stay whole, spare columns go, one text gives way."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from specanalyze.render.terminal import table
+
+COLUMNS = [("phase", "left"), ("sum ms", "right"), ("p90 us", "right")]
+ROWS = [["void moe::dev::finalize::finalizeKernel<moe::dev::finalize::KernelParams>", "verify", "123.456", "7.8"]]
+
+
+def printed(width: int, spare: tuple[str, ...], first: str = "name") -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(table("t", [("kernel", first), *COLUMNS], ROWS, spare=spare))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_wide_terminal_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    lines = printed(120, spare=("p90 us",))
+    assert ROWS[0][0] in lines[2]
+    assert "7.8" in lines[2]
+    assert len(lines) == 3
+
+
+def test_a_narrow_terminal_loses_spare_columns_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "48")
+    assert printed(48, spare=("p90 us",)) == [
+        "t",
+        "kernel                           phase    sum ms",
+        "void moe::dev::finalize::final…  verify  123.456",
+        "no room at 48 columns for: p90 us",
+    ]
+
+
+def test_a_path_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "48")
+    assert printed(48, first="path", spare=("p90 us",))[2] == "…::dev::finalize::KernelParams>  verify  123.456"
