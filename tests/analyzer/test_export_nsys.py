@@ -13,6 +13,7 @@ import pytest
 from installed_nsys import nsight_systems, run
 from traces import kernel, launch, phase, rank_trace, trace
 
+from specanalyze import cli
 from specanalyze.export import export
 from specanalyze.export_events import exported_ranks
 from specanalyze.load import open_trace
@@ -147,6 +148,24 @@ def test_cycles_of_a_real_recording(reference: Path, tmp_path: Path) -> None:
     folder = reference / "traces" / "sglang_h200" / "tp2"
     recording = open_trace([folder / f"e2_m17_rank{i}.json.gz" for i in (0, 1)])
     assert check(recording, tmp_path, cycles=(60, 64)) > 10_000
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = Path(__file__).resolve().parents[1] / "cases" / "37-nsys-multi-process-correlation" / "report.sqlite"
+    arguments = ["export", str(case), "--to", "nsys", "-o", str(tmp_path / "t.nvtxt")]
+    assert cli.run(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"{tmp_path}/t.nvtxt: {(tmp_path / 't.nvtxt').stat().st_size} bytes",
+        "19 events of 2 rank(s)",
+    ]
+    assert cli.run(arguments) == 2
+    assert (
+        capsys.readouterr().err == f"error: {tmp_path}/t.nvtxt exists: give another name, or --force to overwrite it\n"
+    )
+    assert cli.run([*arguments, "--force", "--cycles", "9"]) == 2
+    assert "write A:B" in capsys.readouterr().err
+    assert cli.run([*arguments, "--force", "--cycles", "0:1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [f"{tmp_path}/t.nvtxt"]
 
 
 def test_a_report_of_ours_is_no_recording_to_import(tmp_path: Path) -> None:

@@ -165,18 +165,36 @@ for cycle in range(5):
 """
 
 
-def test_a_live_recording(tmp_path: Path) -> None:
-    """Our ranges as nsys itself records them: without a GPU here, so ``--device cpu``."""
+def recorded(folder: Path) -> Path:
+    """A report that nsys made here of PROGRAM; without a GPU, so it holds ranges alone."""
     pytest.importorskip("nvtx")
-    installed = nsight_systems()
-    assert installed.nsys is not None
-    program = tmp_path / "program.py"
+    nsys = nsight_systems().nsys
+    assert nsys is not None
+    program = folder / "program.py"
     program.write_text(PROGRAM)
-    report = tmp_path / "live.nsys-rep"
+    report = folder / "live.nsys-rep"
     run(
-        *(installed.nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-f", "true", "-o", report),
+        *(nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-f", "true", "-o", report),
         *(sys.executable, program),
     )
+    return report
+
+
+def test_parquet_as_nsys_writes_it(tmp_path: Path) -> None:
+    report = recorded(tmp_path)
+    nsys = nsight_systems().nsys
+    assert nsys is not None
+    if version(nsys) < (2023, 4):
+        pytest.skip("nsys export -t parquetdir came with 2023.4")
+    run(nsys, "export", "-q", "true", "-f", "true", "-t", "parquetdir", "-o", tmp_path / "live_pqtdir", report)
+    (one,) = open_trace([report], device="cpu").ranks()
+    (other,) = open_trace([tmp_path / "live_pqtdir"], device="cpu").ranks()
+    assert other.events.select(pl.all().cast(pl.String)).rows() == one.events.select(pl.all().cast(pl.String)).rows()
+
+
+def test_a_live_recording(tmp_path: Path) -> None:
+    """Our ranges as nsys itself records them: without a GPU here, so ``--device cpu``."""
+    report = recorded(tmp_path)
     trace = open_trace([report], device="cpu")
     (rank,) = trace.ranks()
     if not rank.events.height:
