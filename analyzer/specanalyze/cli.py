@@ -18,8 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Where speculative decoding's time goes on a serving GPU, and what to change.\n\n"
-    "Start with `specanalyze breakdown trace.parquet`. Every command also reads torch.profiler JSON(.gz) files and "
-    "folders of ranks.",
+    "Start with `specanalyze breakdown trace.parquet`. Every command also reads torch.profiler JSON(.gz) files, "
+    "folders of ranks, and exports of Nsight Systems.",
 )
 
 

@@ -32,7 +32,7 @@ def import_trace(
     salvage: SalvageOption = False,
     device: DeviceOption = None,
 ) -> None:
-    """Turn torch.profiler JSON(.gz), one file or a folder of ranks, into trace.parquet.
+    """Turn torch.profiler JSON(.gz) or an Nsight Systems export, files or a folder of ranks, into trace.parquet.
 
     Example: specanalyze import profiles/ -o trace.parquet
     """

@@ -14,7 +14,8 @@ TraceArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE...",
-        help="trace.parquet, torch.profiler JSON(.gz), several of these, or a folder of ranks; all of one recording.",
+        help="trace.parquet, torch.profiler JSON(.gz), an Nsight Systems export (.sqlite, Parquet folder) or report, several of "
+        "one form, or a folder of ranks; all of one recording.",
         show_default=False,
     ),
 ]
