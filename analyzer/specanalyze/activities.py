@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.columns import Ints, factorize, integers, of_kind
+from specanalyze.columns import Ints, distinct, factorize, integers, of_kind
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
@@ -109,25 +109,24 @@ def cut_impossible(start: Ints, end: Ints, stream: Ints) -> tuple[Ints, int]:
 
     Args:
         start, end: ns.
-        stream: key of the stream (device included).
+        stream: number of the stream (device included), from 0.
 
     Returns:
         The ends, cut at the next start on their stream, and how many were cut.
     """
     end = end.copy()
     cut = 0
-    order = np.lexsort((start, stream))
-    if not len(order):
-        return end, 0
-    bounds = np.flatnonzero(np.diff(stream[order], prepend=stream.min() - 1, append=stream.max() + 1))
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a stream
-        rows = order[low:high]
-        starts = start[rows]
-        after = np.searchsorted(starts, starts, side="right")
-        overlapped = np.searchsorted(starts, end[rows], side="left") - after
-        bad = np.flatnonzero(overlapped >= IMPOSSIBLE_OVERLAP)
-        end[rows[bad]] = starts[after[bad]]
-        cut += len(bad)
+    for number in range(int(stream.max()) + 1 if len(stream) else 0):  # one turn a stream
+        rows = np.flatnonzero(stream == number)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        starts, ends = start[rows], end[rows]
+        # What does not even reach the third start behind its own place is possible: nearly all of them.
+        maybe = np.flatnonzero(starts[IMPOSSIBLE_OVERLAP:] < ends[:-IMPOSSIBLE_OVERLAP])
+        after = np.searchsorted(starts, starts[maybe], side="right")
+        overlapped = np.searchsorted(starts, ends[maybe], side="left") - after
+        bad = overlapped >= IMPOSSIBLE_OVERLAP
+        end[rows[maybe[bad]]] = starts[after[bad]]
+        cut += int(bad.sum())
     return end, cut
 
 
@@ -148,7 +147,7 @@ def _classes(rows: pl.DataFrame) -> _Classes:
     op, ops = factorize(rows, "op")
     kind, kinds = factorize(rows, "kind")
     width = max(len(names), 1)
-    used, inverse = np.unique((op + 1) * width + name, return_inverse=True)
+    used, inverse = distinct((op + 1) * width + name)
     found = [classify(names[code % width], ops[code // width - 1] if code >= width else None) for code in used.tolist()]
     unresolved = KernelClass("graph_unresolved", "graph_unresolved", BY_OPERATION)
     found = [unresolved if names[c % width] == WHOLE_REPLAY else f for c, f in zip(used.tolist(), found, strict=True)]
@@ -181,8 +180,9 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     valid = rows[row] if invalid else rows
     start = start[row]
     stream = integers(valid, "stream", -1)
-    stream_key = np.unique(np.stack([integers(valid, "device", 0), stream], axis=1), axis=0, return_inverse=True)[1]
-    end, cut = cut_impossible(start, start + duration[row], stream_key.reshape(-1).astype(np.int64))
+    streams, stream_number = distinct(stream)
+    device_and_stream = distinct(integers(valid, "device", 0))[1] * len(streams) + stream_number
+    end, cut = cut_impossible(start, start + duration[row], distinct(device_and_stream)[1])
     classes = _classes(valid)
     bucket, classified = classes.bucket, classes.classified
     subclass, subclasses = classes.subclass, classes.subclasses
@@ -267,15 +267,18 @@ def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tu
         index into ``used`` per activity (-1: none), and ``used``: rows of ``calls`` that have an activity, in file order.
     """
     known = np.flatnonzero(call_correlation != -1)
-    # Of two calls with one id (never seen from one profiler) the earlier row counts.
-    distinct, first_row = np.unique(call_correlation[known], return_index=True)
-    if not len(distinct):
+    ids, place = distinct(call_correlation[known])
+    if not len(ids):
         return np.full(len(correlation), -1, dtype=np.int64), np.empty(0, dtype=np.int64)
-    at = np.minimum(np.searchsorted(distinct, correlation), len(distinct) - 1)
-    hit = (distinct[at] == correlation) & (correlation != -1)
-    call = np.where(hit, known[first_row[at]], -1)
-    used = np.unique(call[hit])
-    return np.where(hit, np.searchsorted(used, call), -1), used
+    # Of two calls with one id (never seen from one profiler) the earlier row counts.
+    row = np.empty(len(ids), dtype=np.int64)
+    row[place[::-1]] = known[::-1]
+    at = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
+    hit = (ids[at] == correlation) & (correlation != -1)
+    used, call = distinct(row[at[hit]])
+    found = np.full(len(correlation), -1, dtype=np.int64)
+    found[hit] = call
+    return found, used
 
 
 def _threads(calls: pl.DataFrame, ranges: Ranges) -> Ints:
