@@ -10,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from specanalyze.bootstrap import LEVEL, Interval, difference_intervals
+from specanalyze.bootstrap import LEVEL, SEED, Floats, Interval, difference_intervals
 from specanalyze.environment import Difference, check_baseline, differences, environment_of, unknown
 from specanalyze.measured import Measured, measure
+from specanalyze.medians import resampled_medians
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
 from specschema.phases import BUCKETS, IDLE_BUCKETS
@@ -121,6 +122,7 @@ def compare(
         warnings.append("decode of the first is set beside verify of the second: both are the target's forward")
     else:
         a_forward = a
+    warnings += a.stalls() + b.stalls()
     clock = "untraced" if a.controlled and b.controlled else "traced"
     if clock == "traced":
         warnings.append(
@@ -185,10 +187,21 @@ def _row(
     }
 
 
+def difference_of_medians(before: Floats, after: Floats) -> Interval:
+    """Median of ``after`` minus that of ``before``, with bounds; one figure a cycle."""
+    value = float(np.median(after) - np.median(before))
+    if len(before) < 2 or len(after) < 2:
+        return Interval(value, None, None)
+    drawn = resampled_medians(after, SEED + 1) - resampled_medians(before)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high))
+
+
 def _cycle_row(a: Measured, b: Measured, traced: bool) -> dict[str, Any]:
     one, other = (m.steps_ns(True) if traced and len(m.steps_ns(True)) else m.clock_ns() for m in (a, b))
-    change = difference_intervals(one[:, None], other[:, None])[0]
-    return _row("cycle", None, None, (float(one.mean()), float(other.mean())), change, cycle_ns=float(one.mean()))
+    change = difference_of_medians(one, other)
+    before = float(np.median(one))
+    return _row("cycle", None, None, (before, float(np.median(other))), change, cycle_ns=before)
 
 
 def _phase_rows(a: Measured, b: Measured) -> list[dict[str, Any]]:

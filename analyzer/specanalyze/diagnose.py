@@ -39,7 +39,7 @@ class Diagnosis:
         findings: see FINDING_SCHEMA; what each token would win most first, then those without a figure by confidence.
         clean: names of rules that looked and found nothing.
         not_checked: rule -> why it could not look, and what to record.
-        cycle_ns: mean cycle.
+        cycle_ns: median cycle.
         tokens_per_second: None where accepts are not recorded.
         warnings: one line each.
     """
@@ -111,7 +111,7 @@ def examine(m: Measured, baseline: Measured | None = None, warnings: list[str] |
         else:
             clean.append(rule.name)
     rows.sort(key=lambda r: (-(r["win_ns_per_cycle"] or 0.0), _CONFIDENCE[r["confidence"]]))
-    said = list(dict.fromkeys(warnings if warnings is not None else m.trace.warnings))
+    said = list(dict.fromkeys([*(warnings if warnings is not None else m.trace.warnings), *m.stalls()]))
     return Diagnosis(
         m.trace.name,
         pl.DataFrame(rows, schema=FINDING_SCHEMA),

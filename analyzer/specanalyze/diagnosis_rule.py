@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
 from specanalyze.measured import Measured
@@ -114,7 +113,7 @@ class Subject:
     @cached_property
     def step_ns(self) -> float:
         """The typical cycle: median by the truest clock at hand, ns."""
-        return float(np.median(self.m.clock_ns()))
+        return self.m.step_ns
 
     @cached_property
     def main(self) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specanalyze.analysis import analyse_rank
 from specanalyze.breakdown import Breakdown, assemble, rank_breakdown
+from specanalyze.calibration import FEW
 from specanalyze.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.environment import argument, environment_of
 from specanalyze.kernels import SCHEMA as KERNEL_SCHEMA
@@ -25,6 +26,8 @@ from specschema.phases import BUCKETS, IDLE_BUCKETS, LEAF_PHASES
 
 Floats = NDArray[np.float64]
 
+STALLS: Final = 0.25
+"""Mean over median cycle - 1, from which a warning is due."""
 SPECULATING: Final = ("speculative", "mixed")
 STEP_ARGUMENTS: Final = ("speculative_num_steps", "num_speculative_tokens", "speculative_config.num_speculative_tokens")
 """The server argument that says how many draft steps a cycle has."""
@@ -144,15 +147,15 @@ class Measured:
         return self.cycles.filter(mine, pl.col("mode").is_in(list(modes)))
 
     def steps_ns(self, traced: bool) -> Floats:
-        """Start-to-start times of decode cycles inside windows (``traced``) or outside, in order of time."""
-        where = pl.col("window").is_not_null() if traced else pl.col("window").is_null()
+        """Start-to-start times of decode cycles inside windows (``traced``), or untraced and undisturbed, in order of time."""
+        where = pl.col("window").is_not_null() if traced else pl.col("control")
         steps = self.decoding().filter(where).get_column("step_ns").drop_nulls()
         return np.asarray(steps.to_numpy(), dtype=np.float64)
 
     @property
     def controlled(self) -> bool:
         """Whether untraced cycles stand beside the traced ones (rule D6)."""
-        return len(self.steps_ns(traced=False)) >= 10
+        return len(self.steps_ns(traced=False)) >= FEW
 
     def clock_ns(self) -> Floats:
         """Step times of the truest clock at hand: untraced cycles, else traced ones, else the phases' own sum."""
@@ -163,8 +166,22 @@ class Measured:
 
     @property
     def step_ns(self) -> float:
-        """Mean step: all time over all cycles, because tok/s is that too."""
-        return float(self.clock_ns().mean())
+        """The typical cycle: the median, which a stall does not move (see ``stall_share``)."""
+        return float(np.median(self.clock_ns()))
+
+    @property
+    def stall_share(self) -> float:
+        """How much longer the mean cycle is than the median: time lost in a few very long cycles, as a share."""
+        return float(self.clock_ns().mean()) / self.step_ns - 1 if self.step_ns else 0.0
+
+    def stalls(self) -> list[str]:
+        """A warning where stalls make the typical cycle say too little."""
+        if self.stall_share <= STALLS:
+            return []
+        return [
+            f"{self.trace.name}: the mean cycle is {self.stall_share:.0%} longer than the median: a few cycles stall; cycle and tok/s "
+            "here are those of the median cycle"
+        ]
 
     @cached_property
     def idle_factor(self) -> float | None:
@@ -280,7 +297,7 @@ def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measure
         rank = source.read()
         analysis = analyse_rank(rank, phase_map)
         ranks.append(rank_breakdown(analysis))
-        cycles.append(rank_cycles(rank, phase_map))
+        cycles.append(rank_cycles(rank, phase_map, trace.metadata))
         tables.append(kernels(_alone(trace, rank), phase_map))
         for w in analysis.windows:
             talk = communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)

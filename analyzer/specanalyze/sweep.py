@@ -9,10 +9,12 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from specanalyze.bootstrap import Floats, resampled_means
+from specanalyze.bootstrap import SEED, Floats, resampled_means
 from specanalyze.environment import argument, differences, environment_of
 from specanalyze.line_fit import fit_lines
 from specanalyze.measured import Measured, acceptance_of, measure
+from specanalyze.medians import RESAMPLES as MEDIAN_RESAMPLES
+from specanalyze.medians import resampled_medians
 from specanalyze.trace import Trace
 from specanalyze.wiring import simulated
 from specschema.errors import TraceError, UsageError
@@ -40,7 +42,7 @@ POINT_SCHEMA: Final = {
     "high": pl.Float64,
 }
 """Columns of ``Sweep.points``: a recording (or one of its batch sizes) a row; tokens are those that verify scores a cycle,
-step_ns the mean cycle by the truest clock at hand, low and high the bounds of tokens_per_second."""
+step_ns the median cycle by the truest clock at hand, low and high the bounds of tokens_per_second."""
 
 FIT_SCHEMA: Final = {
     "bucket": pl.String,
@@ -137,7 +139,7 @@ def sweep(
             m = replace(m, said_draft_steps=int(said))
         recordings.append(m)
         points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
-        warnings += trace.warnings
+        warnings += trace.warnings + m.stalls()
     points.sort(key=lambda p: _order(p.row["x"]))
     fit, used, said_of_fit = _fit(points)
     warnings += said_of_fit + _other_differences(recordings, over)
@@ -203,17 +205,14 @@ def _point(m: Measured, x: str) -> _Point:
 
 
 def _speeds(m: Measured) -> Floats | None:
-    """Resampled tok/s: tokens and steps of the same cycles, drawn together where both are recorded."""
+    """Resampled tok/s: mean tokens over the median cycle."""
     tokens = m.tokens_per_cycle
-    if tokens is None:
+    steps = m.clock_ns()
+    known = m.decoding().filter(pl.col("rank") == m.counted[0]).get_column("tokens").drop_nulls()
+    if tokens is None or known.len() < 2 or len(steps) < 2:
         return None
-    mine = m.decoding().filter(pl.col("rank") == m.counted[0], pl.col("step_ns").is_not_null())
-    mine = mine.filter(pl.col("window").is_null() if m.controlled else pl.col("window").is_not_null())
-    both = mine.select("tokens", "step_ns").drop_nulls().to_numpy().astype(np.float64)
-    if len(both) < 2:
-        return None
-    drawn = resampled_means(both)
-    speeds = drawn[:, 0] / drawn[:, 1] * (tokens / both[:, 0].mean()) * 1e9
+    drawn = resampled_means(known.to_numpy().astype(np.float64)[:, None], MEDIAN_RESAMPLES)[:, 0]
+    speeds = drawn * (tokens / float(known.cast(pl.Float64).mean())) / resampled_medians(steps, SEED + 1) * 1e9  # type: ignore[arg-type]
     return np.asarray(speeds, dtype=np.float64)
 
 

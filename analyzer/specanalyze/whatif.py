@@ -205,7 +205,7 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None) -> Wha
         (tokens, speed),
         bounds,
         state.assumptions,
-        list(dict.fromkeys([*m.trace.warnings, *warnings])),
+        list(dict.fromkeys([*m.trace.warnings, *m.stalls(), *warnings])),
     )
 
 

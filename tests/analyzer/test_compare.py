@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,8 +155,11 @@ def test_real_recordings_of_custom_and_nccl_allreduce(reference: Path, capsys: p
     folder = reference / "traces" / "sglang_h200" / "tp2"
     patterns = [str(folder / f"{name}_m17_rank?.json.gz") for name in ("e2", "e2_nccl")]
     assert run(["compare", *patterns]) == 0
+    capsys.readouterr()
+    assert run(["compare", *patterns, "--json"]) == 0
     out, err = capsys.readouterr()
-    words = " ".join(out.split())
-    assert "appeared" in words
-    assert "of communication: transfer 0.118 0.344" in words
+    document = json.loads(out)
+    transfer = next(r for r in document["table"] if (r["phase"], r["bucket"]) == ("verify", "transfer"))
+    assert (round(transfer["before_ns"], -3), round(transfer["after_ns"], -3)) == (118_000, 344_000)
+    assert {k["status"] for k in document["kernels"]} == {"appeared", "vanished"}
     assert "not recorded in both" in err
