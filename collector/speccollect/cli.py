@@ -22,7 +22,7 @@ app = typer.Typer(
 
 _WINDOWS_HELP = (
     "Which decode cycles are profiled: 'off', or e.g. 'skip=60,warmup=2,record=40,repeat=3,gap=60'; "
-    "also cpu_ops, stamps, details."
+    "also cpu_ops, stamps, details, cupti."
 )
 Folder = Annotated[
     Optional[Path],  # noqa: UP045  typer reads this at run time, on Python 3.10 too
@@ -32,6 +32,12 @@ Folder = Annotated[
 ]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Trace to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+Backend = Annotated[
+    str,
+    typer.Option(
+        help="What records the windows: torch (torch.profiler), or cupti (NVIDIA's cupti-python: exact graph nodes)."
+    ),
+]
 WindowsText = Annotated[str, typer.Option("--windows", help=_WINDOWS_HELP)]
 
 
@@ -41,12 +47,17 @@ def _folder(folder: Path | None) -> Path:
     return folder if folder is not None else default_folder()
 
 
-def _windows(text: str, cpu_ops: bool) -> "WindowSettings":  # noqa: UP037  typer evaluates annotations
+def _windows(text: str, cpu_ops: bool = False, backend: str = "torch") -> "WindowSettings":  # noqa: UP037  typer evaluates annotations
     import dataclasses
 
     from speccollect.config import parse_windows
+    from specschema.errors import UsageError
 
     settings = parse_windows(text)
+    if backend not in ("torch", "cupti"):
+        raise UsageError(f"--backend is torch or cupti, not {backend!r}")
+    if backend == "cupti":
+        settings = dataclasses.replace(settings, cupti=True)
     return dataclasses.replace(settings, cpu_ops=True) if cpu_ops else settings
 
 
@@ -75,10 +86,17 @@ def run(
         bool, typer.Option("--nsys", help="Run the server under Nsight Systems: phases as NVTX ranges.")
     ] = False,
     nsys_output: Annotated[str, typer.Option(help="Where Nsight Systems writes.")] = "speccollect",
+    backend: Backend = "torch",
 ) -> None:
     """Start a server with the collector loaded: speccollect run -- python -m sglang.launch_server ..."""
+    import os
+
+    from speccollect.config import BACKEND_VARIABLE
     from speccollect.launch import launch
 
+    _windows("", backend=backend)
+    if backend == "cupti":  # graphs are captured long before anything is armed
+        os.environ[BACKEND_VARIABLE] = backend
     launch(context.args, _folder(folder), nsys_output=nsys_output if nsys else None)
 
 
@@ -107,6 +125,7 @@ def request(
     cpu_ops: Annotated[
         bool, typer.Option("--cpu-ops", help="Record CPU operators in the windows, too (dearer).")
     ] = False,
+    backend: Backend = "torch",
     folder: Folder = None,
     ranks: Annotated[Optional[int], typer.Option(help="Ranks the server should have.")] = None,  # noqa: UP045
     timeout: Annotated[
@@ -133,7 +152,7 @@ def request(
         prompts = [path.read_text(encoding="utf-8") for path in prompt_file]
     elif input_ids:
         prompts = [ids(input_ids)]
-    settings = _windows(windows, cpu_ops)
+    settings = _windows(windows, cpu_ops, backend)
     endpoint = find_endpoint(url, api, key=api_key, input_ids=input_ids > 0, timeout=timeout)
     bodies = [
         request_body(endpoint, text, max_tokens, ignore_eos=ignore_eos, temperature=temperature)
@@ -175,12 +194,13 @@ def arm(
     cpu_ops: Annotated[
         bool, typer.Option("--cpu-ops", help="Record CPU operators in the windows, too (dearer).")
     ] = False,
+    backend: Backend = "torch",
 ) -> None:
     """Begin a recording by hand: every rank arms at its next step. Best while the server is idle."""
     from speccollect.control import arm as write
 
     place = _folder(folder)
-    command = write(place, _windows(windows, cpu_ops))
+    command = write(place, _windows(windows, cpu_ops, backend))
     typer.echo(f"recording {command.recording} is armed in {place}; end it with: speccollect disarm")
 
 

@@ -17,6 +17,9 @@ FOLDER_VARIABLE: Final = "SPECANALYZE_DIR"
 SWITCH_VARIABLE: Final = "SPECANALYZE"
 """1 switches the plugin on with the default folder, 0 switches it off whatever else is set."""
 
+BACKEND_VARIABLE: Final = "SPECANALYZE_BACKEND"
+"""``cupti`` in a server's environment: ask CUPTI for node ids at capture where the driver itself does not tell them."""
+
 MAX_RECORD: Final = 2048
 """Decode cycles of one window: its stamps must fit one preallocated buffer."""
 
@@ -44,6 +47,8 @@ class WindowSettings:
     """Device activity alone inside windows, phases from host stamps as outside: the cheapest window."""
     details: bool = False
     """Grid, block and copy sizes from the profiler's per-event text: several microseconds an event after the window."""
+    cupti: bool = False
+    """Record device activity through NVIDIA's cupti-python instead of torch.profiler: exact graph nodes, phases from stamps."""
     max_events: int = 1_000_000
     """Events kept of one window; a longer window is cut at the time the limit was reached, and says so."""
     max_seconds: int = 30
@@ -56,6 +61,8 @@ class WindowSettings:
         for name in ("record", "max_events", "max_seconds"):
             if not 1 <= getattr(self, name) < 2**31:
                 raise UsageError(f"windows: {name} must be 1 or more, not {getattr(self, name)}")
+        if self.cupti and self.cpu_ops:
+            raise UsageError("windows: cupti records no CPU operators; leave out cpu_ops or cupti")
         if self.record > MAX_RECORD:
             raise UsageError(f"windows: record at most {MAX_RECORD} cycles in one window, not {self.record}")
 

@@ -28,6 +28,7 @@ ARM: Final = 1
 _FLAG_CPU_OPS: Final = 1
 _FLAG_STAMPS: Final = 2
 _FLAG_DETAILS: Final = 4
+_FLAG_CUPTI: Final = 8
 
 # magic, version, generation, command, flags, recording, skip, warmup, record, repeat, gap, max_events, max_seconds
 _BODY: Final = struct.Struct("<8s12I")
@@ -55,7 +56,7 @@ def recording_folder(folder: Path, recording: int) -> Path:
 def pack(command: Command) -> bytes:
     """The file's content, SIZE bytes."""
     w = command.windows
-    flags = _FLAG_CPU_OPS * w.cpu_ops | _FLAG_STAMPS * w.stamps | _FLAG_DETAILS * w.details
+    flags = _FLAG_CPU_OPS * w.cpu_ops | _FLAG_STAMPS * w.stamps | _FLAG_DETAILS * w.details | _FLAG_CUPTI * w.cupti
     body = _BODY.pack(
         MAGIC,
         VERSION,
@@ -102,6 +103,7 @@ def unpack(content: bytes, path: str) -> Command:
         cpu_ops=bool(flags & _FLAG_CPU_OPS),
         stamps=bool(flags & _FLAG_STAMPS),
         details=bool(flags & _FLAG_DETAILS),
+        cupti=bool(flags & _FLAG_CUPTI),
         max_events=events,
         max_seconds=seconds,
     )

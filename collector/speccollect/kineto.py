@@ -8,7 +8,7 @@ A Python object per event exists anyway (``kineto_results.events()``); what cost
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,9 @@ import numpy.typing as npt
 
 SLICE: Final = 256
 """Events read in one go: about 0.3 ms of the interpreter lock."""
+
+DEVICE_TYPES: Final = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+"""Kineto's activity type -> kind."""
 
 PAUSE_SECONDS: Final = 0.0003
 """After each slice the lock is let go, so that a serving thread waits for one slice at most."""
@@ -38,6 +41,7 @@ class KinetoColumns:
         correlation: ties device rows to the runtime call that launched them.
         device, resource: device ordinal and stream of device rows; process id and thread id of host rows.
         name, type: codes into ``names`` and ``types`` (Kineto's activity types).
+        details: further columns of device rows by name (graph_id, node, bytes), int64, -1 where unknown.
     """
 
     start: npt.NDArray[np.int64]
@@ -49,6 +53,7 @@ class KinetoColumns:
     type: npt.NDArray[np.int32]
     names: list[str]
     types: list[str]
+    details: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)

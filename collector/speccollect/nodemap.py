@@ -14,6 +14,7 @@ from ``nodemap_replays`` while a window is recorded.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,9 @@ from typing import Any, Final
 
 import wrapt
 
+from speccollect.config import BACKEND_VARIABLE
 from speccollect.nodemap_collectives import Collective, CollectiveWatch, Span
-from speccollect.nodemap_cuda import CapturedGraph, GraphReader, Node
+from speccollect.nodemap_cuda import ORDINAL_MASK, CapturedGraph, GraphReader, Node
 from specschema.communication import family_of
 
 logger: Final = logging.getLogger("speccollect")
@@ -31,6 +33,9 @@ logger: Final = logging.getLogger("speccollect")
 GRAPHS_MODULE: Final = "torch.cuda.graphs"
 ID_ATTRIBUTE: Final = "_speccollect_graph_id"
 """On torch's CUDAGraph objects: the graph's number in this process, from 0, in order of capture."""
+
+CAPTURED: Final[dict[int, int]] = {}
+"""CUPTI's id of a captured graph -> its number in this process, where node ids were asked for."""
 
 Rows = Mapping[str, Sequence[Any]]
 
@@ -65,8 +70,6 @@ class NodeMap:
             note: given each graph's number and its rows (columns of ``recorder.NodeRows``).
             read_graph: finds the graph that the current stream is being captured into.
         """
-        self.cupti_graphs: dict[int, int] = {}
-        """CUPTI's id of a captured graph -> its number here; filled where the reader asks for CUPTI's ids."""
         self._note = note
         self._read_graph = read_graph
         self._next = 0
@@ -144,8 +147,8 @@ class NodeMap:
             if not capture.broken:
                 self._settle(capture)
                 nodes = capture.reader.nodes()
-                if nodes and nodes[0].cupti_id is not None:
-                    self.cupti_graphs[nodes[0].cupti_id >> 32] = capture.graph_id
+                if nodes and nodes[0].tools_id is not None:
+                    CAPTURED[nodes[0].tools_id >> 32] = capture.graph_id
                 self._note(capture.graph_id, _rows(capture, nodes))
         except Exception as error:  # noqa: BLE001  hook boundary
             self._warn("this graph gets no node map", error)
@@ -205,13 +208,9 @@ class NodeMap:
             capture.seen = count
 
 
-def install(recorder: Any, *, cupti_ids: bool = False) -> NodeMap:
-    """Notes every graph that this process captures from now on, for ``recorder.note_graph``.
-
-    Args:
-        recorder: keeps the rows.
-        cupti_ids: also ask CUPTI for node ids (for a kernel tier through NVIDIA's ``cupti-python``).
-    """
+def install(recorder: Any) -> NodeMap:
+    """Notes every graph that this process captures from now on, for ``recorder.note_graph``."""
+    cupti_ids = os.environ.get(BACKEND_VARIABLE, "").strip().lower() == "cupti"
     return NodeMap(recorder.note_graph, lambda: CapturedGraph(cupti_ids=cupti_ids)).install()
 
 
@@ -231,7 +230,10 @@ def _rows(capture: _Capture, nodes: Sequence[Node]) -> dict[str, list[Any]]:
         classes += [type(module).__name__ if module is not None else None] * added
     missing = len(nodes) - len(modules)
     collectives = _collective_of_node(nodes, capture.collectives.spans)
+    ids = [node.tools_id for node in nodes]
     rows: dict[str, list[Any]] = {
+        # the ordinal that profilers give a node; creation order is the same wherever it was seen
+        "node": [i if known is None else known & ORDINAL_MASK for i, known in enumerate(ids)],
         "name": [node.kernel or node.type for node in nodes],
         "node_type": [node.type for node in nodes],
         "module": modules + [None] * missing,

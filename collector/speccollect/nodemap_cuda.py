@@ -33,6 +33,10 @@ NODE_TYPES: Final = {
 """cudaGraphNodeType of the CUDA runtime -> ``node_type``."""
 
 
+ORDINAL_MASK: Final = 0xFFFFFFFF
+"""Low half of a node id: the node's ordinal in its graph; the high half is the graph (seen on an H200)."""
+
+
 @dataclass(frozen=True)
 class Node:
     """One node of a graph."""
@@ -41,8 +45,8 @@ class Node:
     """``kernel``, ``memcpy``, ``event_record``, ...; see NODE_TYPES."""
     kernel: str | None = None
     """Name of the kernel as profilers show it (demangled); None for other types, and where the driver doesn't tell."""
-    cupti_id: int | None = None
-    """CUPTI's id of the node, where it was asked for: its ordinal in the low 32 bits, its graph's id above them."""
+    tools_id: int | None = None
+    """The node's id as profilers show it, where it can be had: its ordinal in the low 32 bits, its graph's id above them."""
 
 
 class GraphReader(Protocol):
@@ -62,7 +66,8 @@ class CapturedGraph:
         """Finds the graph.
 
         Args:
-            cupti_ids: also ask CUPTI for each node's id (NVIDIA's ``cupti-python``), as its kernel records carry it.
+            cupti_ids: ask CUPTI for each node's id (NVIDIA's ``cupti-python``) where the CUDA runtime doesn't tell it (it does
+                from driver and cuda-bindings 13.1 on).
 
         Raises:
             ImportError: no cuda-bindings.
@@ -73,6 +78,7 @@ class CapturedGraph:
 
         self._runtime = runtime
         self._cupti_ids = cupti_ids
+        self._runtime_ids = hasattr(runtime, "cudaGraphNodeGetToolsId")
         self._named = True
         stream = torch.cuda.current_stream().cuda_stream
         answer = _checked(runtime.cudaStreamGetCaptureInfo(stream), "cudaStreamGetCaptureInfo")
@@ -100,7 +106,7 @@ class CapturedGraph:
     def _node(self, handle: Any) -> Node:
         number = int(_checked(self._runtime.cudaGraphNodeGetType(handle), "cudaGraphNodeGetType")[0])
         kind = NODE_TYPES.get(number, f"type_{number}")
-        return Node(kind, self._kernel_name(int(handle)) if kind == "kernel" else None, self._cupti_id(int(handle)))
+        return Node(kind, self._kernel_name(int(handle)) if kind == "kernel" else None, self._tools_id(handle))
 
     def _kernel_name(self, handle: int) -> str | None:
         """Name of a node's kernel. A driver that does not tell it once is not asked again: names only check the map."""
@@ -113,12 +119,22 @@ class CapturedGraph:
             logger.debug("kernel names of graph nodes are not to be had here", exc_info=True)
             return None
 
-    def _cupti_id(self, handle: int) -> int | None:
-        if not self._cupti_ids:
-            return None
-        from cupti import cupti
+    def _tools_id(self, handle: Any) -> int | None:
+        """The id of a node; a way that fails once is not tried again: ids are exact, but order serves without them."""
+        if self._runtime_ids:
+            error, number = self._runtime.cudaGraphNodeGetToolsId(handle)
+            if int(error) == 0:
+                return int(number)
+            self._runtime_ids = False  # cudaErrorCallRequiresNewerDriver before CUDA 13.1
+        if self._cupti_ids:
+            try:
+                from cupti import cupti
 
-        return int(cupti.get_graph_node_id(handle))
+                return int(cupti.get_graph_node_id(int(handle)))
+            except Exception:
+                self._cupti_ids = False
+                logger.debug("CUPTI tells no node ids here", exc_info=True)
+        return None
 
 
 def _checked(answer: Any, call: str) -> Any:

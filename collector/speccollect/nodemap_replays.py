@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -68,6 +68,11 @@ class ReplayStamps:
         self._count = slot + 1
         return result
 
+    @property
+    def count(self) -> int:
+        """Replays that were stamped."""
+        return self._count
+
     def graph_ids(self, launch_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Graph of each launch call.
 
@@ -106,3 +111,29 @@ class ReplayStamps:
         correlation, graph = launch_correlation[order], self.graph_ids(launch_ns)[order]
         slot = np.minimum(np.searchsorted(correlation, activity_correlation), len(correlation) - 1)
         return np.where(correlation[slot] == activity_correlation, graph[slot], UNKNOWN)
+
+
+def captured_graphs(
+    executable: npt.NDArray[np.int64], stamped: npt.NDArray[np.int64] | None, captured: Mapping[int, int]
+) -> npt.NDArray[np.int64]:
+    """The node map's number of each activity's graph, where the profiler says which executable graph ran it.
+
+    Args:
+        executable: CUPTI's id of the executable graph of each activity; negative outside graphs.
+        stamped: graph of each activity as stamps around the replays tell it, UNKNOWN where they don't; None without stamps.
+        captured: CUPTI's id of a captured graph -> its number here.
+
+    Returns:
+        The graph's number, UNKNOWN where nothing tells it. What stamps say of one replay of an executable graph holds for all of
+        them; else the captured graph is the one before it in CUPTI's count (seen on an H200: instantiating follows capturing).
+    """
+    found = np.full(len(executable), UNKNOWN, dtype=np.int64)
+    for graph in np.unique(executable[executable >= 0]).tolist():  # one turn an executable graph
+        mine = executable == graph
+        told = stamped[mine & (stamped >= 0)] if stamped is not None else np.empty(0, dtype=np.int64)
+        if len(told):
+            numbers, times = np.unique(told, return_counts=True)
+            found[mine] = numbers[np.argmax(times)]
+        else:
+            found[mine] = captured.get(graph, captured.get(graph - 1, UNKNOWN))
+    return found

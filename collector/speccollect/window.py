@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from speccollect.config import WindowSettings
-from speccollect.kineto import KinetoColumns, read_columns
+from speccollect.cupti_profiler import CuptiProfiler
+from speccollect.kineto import DEVICE_TYPES, KinetoColumns, read_columns
 from speccollect.nodemap_replays import ReplayStamps
 from speccollect.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
 from speccollect.ranges import external_profiler
@@ -25,6 +26,11 @@ READ_AT_ONCE: Final = 200_000
 """Events that are read while the serving thread is held anyway: 1 to 5 us each, a third of what stopping costs.
 Read by the writer thread instead, 34 000 events took 1.2 s on an H200 and made 60 untraced cycles up to three times
 slower (two threads passing one interpreter lock). Larger windows are left to the writer thread, in slices."""
+
+SETTLE_CYCLES: Final = 4
+"""Least number of cycles between two windows on a GPU. With TEARDOWN_CUPTI=1 Kineto detaches at the first CUDA calls after
+a window; a window that begins before that comes out empty (seen on an H200, torch 2.11: sessions without anything between them were
+empty by turns)."""
 
 REPLAYS: Final = 16384
 """Graph replays of one window whose graph is noted: 2048 cycles of eight replays."""
@@ -42,6 +48,7 @@ class WindowResult:
         info: what the trace's metadata says about the window.
         metadata: whether the events carry the profiler's text.
         replays: which captured graph each replay ran; None where no graph can be told.
+        read: makes columns of the events.
     """
 
     events: list[Any]
@@ -49,6 +56,7 @@ class WindowResult:
     info: dict[str, Any]
     metadata: bool
     replays: ReplayStamps | None = None
+    read: Callable[..., KinetoColumns] = read_columns
 
 
 class Windows:
@@ -68,7 +76,8 @@ class Windows:
         self._state = _CONTROL
         self._remaining = settings.skip
         self._index = 0
-        self._profiler: Profiler | None = None
+        self._profiler: Profiler | CuptiProfiler | None = None
+        self._cupti = settings.cupti and self.device == "cuda"
         self._replays: ReplayStamps | None = None
         self._guard = contextlib.ExitStack()
         self._opened_ns = 0
@@ -108,17 +117,14 @@ class Windows:
     def _next(self) -> None:
         self._index += 1
         self._state = _CONTROL
-        self._remaining = self.settings.gap
+        settle = SETTLE_CYCLES if self.device == "cuda" else 0
+        self._remaining = max(self.settings.gap, settle)
 
     def _prepare(self, recording: Recording) -> bool:
         if foreign_profiler():
             self._pass_over(recording, "another torch profiler is running (stop it, phases go on)")
             return False
-        settings = self.settings
-        profiler = Profiler(
-            cuda=self.device == "cuda", cpu_ops=settings.cpu_ops, stamps=settings.stamps, details=settings.details
-        )
-        profiler.prepare()
+        profiler = self._new_profiler(recording)
         self._profiler = profiler
         self.attached = True
         if not profiler.plain:
@@ -126,6 +132,29 @@ class Windows:
                 yielding_to_others(lambda: self.close(recording, "another torch profiler was started"))
             )
         return True
+
+    def _new_profiler(self, recording: Recording) -> Profiler | CuptiProfiler:
+        """A profiler that is attached; torch's where cupti-python was asked for and can't be had."""
+        settings = self.settings
+        profiler: Profiler | CuptiProfiler
+        if settings.cupti and self.device != "cuda":
+            recording.say("cupti: no CUDA device here; windows use torch.profiler")
+        if self._cupti:
+            try:
+                profiler = CuptiProfiler(settings.max_events)
+                profiler.prepare()
+                return profiler
+            except Exception as error:  # noqa: BLE001  the other profiler does it
+                self._no_cupti(recording, f"{type(error).__name__}: {error}")
+        profiler = Profiler(
+            cuda=self.device == "cuda", cpu_ops=settings.cpu_ops, stamps=settings.stamps, details=settings.details
+        )
+        profiler.prepare()
+        return profiler
+
+    def _no_cupti(self, recording: Recording, why: str) -> None:
+        self._cupti = False
+        recording.say(f"cupti: windows use torch.profiler instead of cupti-python ({why})")
 
     def _open(self, recording: Recording) -> None:
         assert self._profiler is not None
@@ -170,11 +199,13 @@ class Windows:
         count = len(events)
         columns = None
         begun = time.perf_counter_ns()
+        read = profiler.read if isinstance(profiler, CuptiProfiler) else read_columns
         if count <= READ_AT_ONCE:
-            columns = read_columns(events, pause=None)
+            columns = read(events, pause=None)
             if not profiler.metadata:
                 events = []
         read_cost_ns = time.perf_counter_ns() - begun
+        self._say_if_empty(recording, profiler, columns, 0 if replays is None else replays.count)
         number = self._index
         if cut is not None:
             recording.say(f"window {number} is cut: {cut}")
@@ -197,15 +228,28 @@ class Windows:
                     "stop_cost_ns": profiler.stop_cost_ns,
                     "events_cost_ns": profiler.events_cost_ns,
                     "read_cost_ns": read_cost_ns,
+                    # the same dictionary until the window is written: reading on the writer thread adds to it
+                    **({"cupti": profiler.facts} if isinstance(profiler, CuptiProfiler) else {}),
                 },
                 metadata=profiler.metadata,
                 replays=replays,
+                read=read,
             )
         else:
             recording.lost.windows += 1
         recording.window = None
         recording.rotate()
         self._next()
+
+    def _say_if_empty(
+        self, recording: Recording, profiler: Profiler | CuptiProfiler, columns: KinetoColumns | None, replays: int
+    ) -> None:
+        """A window without device activity although graphs ran says nothing about the device: not that it was idle."""
+        if columns is None or replays == 0 or columns.of_type(*DEVICE_TYPES).any():
+            return
+        recording.say(f"window {self._index} is empty: {replays} graph replays ran, but {profiler.kind} saw none")
+        if isinstance(profiler, CuptiProfiler):
+            self._no_cupti(recording, "its window was empty")
 
     def drop(self) -> None:
         """Stop the profiler and forget its events."""

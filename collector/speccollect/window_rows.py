@@ -14,14 +14,13 @@ import pyarrow.compute as pc
 from speccollect import segment as seg
 from speccollect.config import WindowSettings
 from speccollect.event_details import read_details
-from speccollect.kineto import PAUSE_SECONDS, KinetoColumns, read_columns
+from speccollect.kineto import DEVICE_TYPES, PAUSE_SECONDS, KinetoColumns
+from speccollect.nodemap import CAPTURED
+from speccollect.nodemap_replays import captured_graphs
 from speccollect.segment import Segment
 from speccollect.segment_rows import Origin, cycle_rows, phase_rows
 from speccollect.table import coded, event_table, known
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
-
-DEVICE_TYPES: Final = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-"""Kineto's activity type -> kind."""
 
 GRAPH_LAUNCHES: Final = ("cudaGraphLaunch", "cuGraphLaunch")
 LAUNCH_TYPES: Final = ("cuda_runtime", "cuda_driver")
@@ -47,8 +46,11 @@ def window_table(
     assert profile is not None
     begun_ns = time.time_ns()
     events = profile.events
-    columns = profile.columns if profile.columns is not None else read_columns(events, pause=pause)
+    columns = profile.columns if profile.columns is not None else profile.read(events, pause=pause)
     info = dict(profile.info)
+    # without device records although graphs were replayed the profiler was blind, the device not idle
+    info["device_records"] = int(columns.of_type(*DEVICE_TYPES).sum())
+    info["graph_replays"] = profile.replays.count if profile.replays is not None else None
     keep = np.ones(len(columns), dtype=np.bool_)
     if len(columns) > settings.max_events:
         limit_ns = int(np.partition(columns.start, settings.max_events)[settings.max_events])
@@ -108,10 +110,15 @@ def _device_rows(
     kinds = list(dict.fromkeys(DEVICE_TYPES.values()))
     code_of = np.array([kinds.index(DEVICE_TYPES[t]) if t in DEVICE_TYPES else -1 for t in columns.types] or [-1])
     details = read_details(events, rows.tolist(), pause=pause) if events is not None and len(rows) else {}
+    told = {name: values[rows] for name, values in columns.details.items()}
+    ran = told.pop("graph_id", None)
+    details |= {name: known(values, pa.int64()) for name, values in told.items()}
     graphs = _graph_ids(columns, rows, segment)
-    if graphs is not None:
+    if ran is not None:
+        details["graph_id"] = known(captured_graphs(ran, graphs, CAPTURED), pa.int64())
+    elif graphs is not None:
         # the node map's own numbers: CUPTI numbers graphs its own way
-        details["graph_id"] = graphs
+        details["graph_id"] = known(graphs, pa.int64())
     return event_table(
         len(rows),
         {
@@ -124,16 +131,15 @@ def _device_rows(
     )
 
 
-def _graph_ids(columns: KinetoColumns, rows: npt.NDArray[np.intp], segment: Segment) -> pa.Array | None:
-    """Captured graph of each activity, from the stamps around the replays; null where none encloses its launch."""
+def _graph_ids(columns: KinetoColumns, rows: npt.NDArray[np.intp], segment: Segment) -> npt.NDArray[np.int64] | None:
+    """Captured graph of each activity, from the stamps around the replays; negative where none encloses its launch."""
     replays = segment.profile.replays if segment.profile is not None else None
     if replays is None:
         return None
     calls = np.flatnonzero(
         columns.of_type(*LAUNCH_TYPES) & columns.name_mask(lambda name: name.startswith(GRAPH_LAUNCHES))
     )
-    graphs = replays.of_activities(columns.start[calls], columns.correlation[calls], columns.correlation[rows])
-    return known(graphs, pa.int64())
+    return replays.of_activities(columns.start[calls], columns.correlation[calls], columns.correlation[rows])
 
 
 def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:

@@ -1,0 +1,257 @@
+"""Records of cupti-python as rows. CUPTI itself is checked on a GPU by ``python -m speccollect.nodemap_check``."""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from speccollect.config import WindowSettings, parse_windows
+from speccollect.control import Command, pack, unpack
+from speccollect.cupti_columns import ClockFit, RecordKinds, read_records
+from speccollect.cupti_profiler import CuptiProfiler, call_name
+from speccollect.nodemap_replays import captured_graphs
+from specschema.errors import UsageError
+
+KINDS = RecordKinds(kernel=10, memcpy=1, memcpy_peer=22, memset=2, runtime=5, driver=4)
+SAME_CLOCK = ClockFit((0, 0, 1), (1000, 0, 1))
+
+
+@dataclass
+class Kernel:
+    start: int
+    end: int
+    correlation_id: int
+    name: str = "_Z3addv"
+    graph_id: int = 0
+    graph_node_id: int = 0
+    device_id: int = 1
+    stream_id: int = 7
+    kind: int = 10
+
+
+@dataclass
+class Copy:
+    start: int
+    end: int
+    correlation_id: int
+    graph_id: int = 0
+    graph_node_id: int = 0
+    bytes: int = 64
+    copy_kind: int = 2
+    src_kind: int = 3
+    dst_kind: int = 2
+    device_id: int = 1
+    stream_id: int = 7
+    kind: int = 1
+
+
+@dataclass
+class Set(Copy):
+    memory_kind: int = 3
+    kind: int = 2
+
+
+@dataclass
+class Call:
+    start: int
+    end: int
+    correlation_id: int
+    cbid: int
+    kind: int = 5
+    process_id: int = 40
+    thread_id: int = 41
+
+
+def names_of(runtime: bool, callback: int) -> str:
+    return {(True, 311): "cudaGraphLaunch_v10000", (False, 514): "cuGraphLaunch", (False, 307): "cuLaunchKernel_ptsz"}[
+        runtime, callback
+    ]
+
+
+def read(records: list[Any], clock: ClockFit = SAME_CLOCK, since: int = 0) -> tuple[Any, dict[str, int]]:
+    return read_records(records, KINDS, clock, names_of, since=since, pause=lambda: None)
+
+
+def test_a_replay_keeps_graph_and_node_of_each_activity() -> None:
+    node = 5 << 32  # high half: the executable graph
+    columns, counts = read(
+        [
+            Call(100, 150, 9, cbid=311),
+            Call(101, 149, 9, cbid=514, kind=4),  # the driver call inside it
+            Kernel(200, 230, 9, graph_id=5, graph_node_id=node),
+            Copy(240, 250, 9, graph_id=5, graph_node_id=node + 1),
+            Set(260, 265, 9, graph_id=5, graph_node_id=node + 2),
+            Call(300, 310, 10, cbid=307, kind=4),
+            Kernel(320, 330, 10, name="_fwd_kernel"),
+        ]
+    )
+    rows = [
+        (columns.types[t], columns.names[n], s, d, c, dev, res, g, o, b)
+        for t, n, s, d, c, dev, res, g, o, b in zip(
+            columns.type.tolist(),
+            columns.name.tolist(),
+            columns.start.tolist(),
+            columns.duration.tolist(),
+            columns.correlation.tolist(),
+            columns.device.tolist(),
+            columns.resource.tolist(),
+            columns.details["graph_id"].tolist(),
+            columns.details["node"].tolist(),
+            columns.details["bytes"].tolist(),
+            strict=True,
+        )
+    ]
+    assert rows == [
+        ("cuda_runtime", "cudaGraphLaunch", 100, 50, 9, 40, 41, -1, -1, -1),
+        ("kernel", "add()", 200, 30, 9, 1, 7, 5, 0, -1),
+        ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 240, 10, 9, 1, 7, 5, 1, 64),
+        ("gpu_memset", "Memset (Device)", 260, 5, 9, 1, 7, 5, 2, 64),
+        ("cuda_driver", "cuLaunchKernel", 300, 10, 10, 40, 41, -1, -1, -1),
+        ("kernel", "_fwd_kernel", 320, 10, 10, 1, 7, -1, -1, -1),
+    ]
+    assert counts == {"incomplete": 0, "warmup": 0, "other": 0}
+
+
+def test_what_is_not_of_the_window_is_counted() -> None:
+    columns, counts = read(
+        [Kernel(50, 60, 1), Kernel(200, 0, 2), Kernel(210, 220, 3), Kernel(230, 240, 4, kind=99)], since=100
+    )
+    assert columns.start.tolist() == [210]
+    assert counts == {"incomplete": 1, "warmup": 1, "other": 1}
+
+
+def test_timestamps_become_unix_time() -> None:
+    stamps = np.array([1_000, 1_500, 2_000])
+    year = 365 * 86400 * 10**9
+    # equal within what reading two clocks one after the other can tell
+    assert ClockFit((1_000, 30, 40), (2_000, -20, 40)).unix_ns(stamps).tolist() == [1_000, 1_500, 2_000]
+    assert ClockFit((1_000, year, 40), (2_000, year + 60, 40)).unix_ns(stamps).tolist() == (stamps + year).tolist()
+    # the clocks drift by 200 ns in the window
+    moved = ClockFit((1_000, year, 40), (2_000, year + 200, 40)).unix_ns(stamps)
+    assert (moved - stamps - year).tolist() == [0, 100, 200]
+
+
+def test_an_executable_graph_gets_the_number_of_its_captured_graph() -> None:
+    executable = np.array([-1, 8, 8, 8, 12, 12, 20])
+    stamped = np.array([-1, -1, 3, 3, -1, -1, -1])  # the first replay's stamp was lost
+    assert captured_graphs(executable, stamped, {11: 4}).tolist() == [-1, 3, 3, 3, 4, 4, -1]
+    assert captured_graphs(executable, None, {}).tolist() == [-1] * 7
+
+
+class Cupti:
+    """cupti-python's surface that the profiler uses, delivering what a test hands it."""
+
+    class ActivityKind(enum.IntEnum):
+        CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET, RUNTIME, DRIVER = 10, 1, 22, 2, 5, 4
+
+    class ActivityThreadIdType(enum.IntEnum):
+        DEFAULT, SYSTEM = 0, 1
+
+    class runtime_api_trace_cbid(enum.IntEnum):
+        cudaGraphLaunch_v10000 = 311
+
+    class CallbackDomain(enum.IntEnum):
+        DRIVER_API, RUNTIME_API = 1, 2
+
+    def __init__(self, refuses: int | None = None) -> None:
+        self.refuses = refuses
+        self.enabled: set[int] = set()
+        self.thread_ids = 0
+        self.now = 1_000
+        self.pending: list[Any] = []
+        self.deliver: Any = None
+
+    def activity_register_callbacks(self, requested: Any, completed: Any) -> None:
+        assert requested()[0] >= 1 << 20
+        self.deliver = completed
+
+    def activity_enable(self, kind: int) -> None:
+        if kind == self.refuses:
+            raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
+        self.enabled.add(int(kind))
+
+    def activity_disable(self, kind: int) -> None:
+        self.enabled.remove(int(kind))
+
+    def activity_flush_all(self, flag: int) -> None:
+        records, self.pending = self.pending, []
+        self.deliver(records)
+
+    def get_timestamp(self) -> int:
+        self.now += 10
+        return self.now
+
+    def get_thread_id_type(self) -> int:
+        return self.thread_ids
+
+    def set_thread_id_type(self, kind: int) -> None:
+        self.thread_ids = int(kind)
+
+    def get_callback_name(self, domain: int, callback: int) -> str:
+        assert (domain, callback) == (self.CallbackDomain.RUNTIME_API, 505)
+        return "__cudaLaunchKernel_v13000"
+
+
+def test_the_profiler_leaves_cupti_as_it_was_and_keeps_no_more_than_asked() -> None:
+    cupti = Cupti()
+    profiler = CuptiProfiler(2, cupti)
+    profiler.prepare()
+    assert cupti.enabled == {10, 1, 22, 2, 5, 4}
+    assert cupti.thread_ids == 1
+    profiler.start()
+    since = cupti.now
+    cupti.pending = [Kernel(since + i, since + i + 5, i) for i in range(1, 4)]
+    records = profiler.stop()
+    assert cupti.enabled == set()
+    assert cupti.thread_ids == 0
+    columns = profiler.read(records, pause=None)
+    assert columns.correlation.tolist() == [1, 2]
+    assert profiler.facts["dropped"] == 1
+    # this CUPTI's clock began near 0: its times are moved to the host's Unix time
+    assert np.all(np.abs(columns.start - time.time_ns()) < 10**9)
+
+
+def test_a_refusal_leaves_nothing_enabled() -> None:
+    cupti = Cupti(refuses=2)
+    profiler = CuptiProfiler(10, cupti)
+    with pytest.raises(RuntimeError, match="MULTIPLE_SUBSCRIBERS"):
+        profiler.prepare()
+    assert cupti.enabled == set()
+    assert cupti.thread_ids == 0
+
+
+def test_api_names_come_from_the_enumeration_or_from_cupti() -> None:
+    cupti = Cupti()
+    assert call_name(cupti, True, 311) == "cudaGraphLaunch_v10000"
+    assert call_name(cupti, True, 505) == "cudaLaunchKernel_v13000"
+
+
+def test_real_records_have_what_is_read() -> None:
+    cupti = pytest.importorskip("cupti.cupti")
+    assert RecordKinds.of(cupti.ActivityKind) == KINDS
+    for record, wanted in (
+        (cupti.ActivityKernel10, Kernel(0, 0, 0)),
+        (cupti.ActivityMemcpy6, Copy(0, 0, 0)),
+        (cupti.ActivityMemcpyPtoP4, Copy(0, 0, 0)),
+        (cupti.ActivityMemset4, Set(0, 0, 0)),
+        (cupti.ActivityAPI, Call(0, 0, 0, 0)),
+    ):
+        asked = set(vars(wanted)) - ({"copy_kind", "src_kind", "dst_kind"} if isinstance(wanted, Set) else set())
+        assert {name for name in asked if not hasattr(record, name)} == set()
+    assert call_name(cupti, True, 311) == "cudaGraphLaunch_v10000"
+    driver = int(cupti.driver_api_trace_cbid.cuLaunchKernel)
+    assert call_name(cupti, False, driver) == "cuLaunchKernel"
+
+
+def test_the_control_word_carries_the_backend() -> None:
+    settings = parse_windows("skip=3,cupti")
+    assert settings.cupti
+    assert unpack(pack(Command(1, True, 1, settings)), "control").windows == settings
+    assert not unpack(pack(Command(1, True, 1, WindowSettings())), "control").windows.cupti
+    with pytest.raises(UsageError, match="no CPU operators"):
+        parse_windows("cupti,cpu_ops")
