@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from story import baseline_recording, first_recording, sweep_recording, tuned_recording
 from traces import kernel, launch, phase, rank_trace, trace
@@ -79,3 +80,16 @@ def test_no_whole_cycle_is_said_with_what_to_record() -> None:
     rows = [phase("spec.draft", 0, 900), launch("cudaGraphLaunch", 10, 1), kernel("fused_moe_kernel", 100, 800, 1)]
     with pytest.raises(TraceError, match=r"no whole decode cycle .* record a kernel window"):
         measure(trace(rank_trace(rows)))
+
+
+def test_stalls_do_not_move_the_clock_but_are_said() -> None:
+    steady = sweep_recording(2)
+    m = measure(steady.trace())
+    assert m.stalls() == []
+    late = m.cycles.with_columns(
+        pl.when(pl.col("cycle") % 100 == 0).then(pl.col("step_ns") * 60).otherwise(pl.col("step_ns")).alias("step_ns")
+    )
+    stalled = replace(m, cycles=late)
+    assert stalled.step_ns == m.step_ns
+    (line,) = stalled.stalls()
+    assert "a few cycles stall" in line
