@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.columns import Ints, distinct, factorize, integers, of_kind
+from specanalyze.columns import Ints, distinct, factorize, integers, of_kind, rows_by_key
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
@@ -19,6 +19,9 @@ from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, O
 
 BUCKET_CODE: Final = {bucket: code for code, bucket in enumerate(BUCKETS)}
 """Bucket -> code used in arrays."""
+
+_IS_COMPUTE: Final = np.array([bucket in COMPUTE_BUCKETS for bucket in BUCKETS])
+_IS_COMMUNICATION: Final = np.array([bucket in COMMUNICATION_BUCKETS for bucket in BUCKETS])
 
 GRAPH_LAUNCH: Final = re.compile(r"^(cuda|cu|hip)GraphLaunch(_ptsz|_v\d+)*$")
 """Launch calls whose activities form one graph replay; Nsight Systems and CUPTI add ``_vNNNN``, ``_ptsz``."""
@@ -116,8 +119,7 @@ def cut_impossible(start: Ints, end: Ints, stream: Ints) -> tuple[Ints, int]:
     """
     end = end.copy()
     cut = 0
-    for number in range(int(stream.max()) + 1 if len(stream) else 0):  # one turn a stream
-        rows = np.flatnonzero(stream == number)
+    for _, rows in rows_by_key(stream, int(stream.max(initial=-1)) + 1):  # one turn a stream
         rows = rows[np.argsort(start[rows], kind="stable")]
         starts, ends = start[rows], end[rows]
         # What does not even reach the third start behind its own place is possible: nearly all of them.
@@ -308,9 +310,9 @@ def _mapped_subclass(
 
 def compute_code(bucket: Ints) -> NDArray[np.bool_]:
     """Which bucket codes are of the compute tier."""
-    return np.isin(bucket, [BUCKET_CODE[b] for b in COMPUTE_BUCKETS])
+    return _IS_COMPUTE[bucket]
 
 
 def communication_code(bucket: Ints) -> NDArray[np.bool_]:
     """Which bucket codes are of the communication tier."""
-    return np.isin(bucket, [BUCKET_CODE[b] for b in COMMUNICATION_BUCKETS])
+    return _IS_COMMUNICATION[bucket]

@@ -211,7 +211,7 @@ def _present(part: Partition, acts: Activities) -> np.ndarray[tuple[int], np.dty
     """Phases with an activity inside W (an empty one at its edge counts)."""
     inside = (acts.start < part.window_end) & (acts.end >= part.window_start)
     present = np.zeros(len(PHASE_KEYS), dtype=bool)
-    present[np.unique(acts.phase[inside])] = True
+    present[acts.phase[inside]] = True
     return present
 
 

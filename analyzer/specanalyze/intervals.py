@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specanalyze.columns import rows_by_key
+
 Ints: TypeAlias = NDArray[np.int64]
 
 
@@ -139,13 +141,24 @@ def union_by_key(key: Ints, start: Ints, end: Ints, keys: int) -> Ints:
         ``keys`` lengths.
     """
     lengths = np.zeros(keys, dtype=np.int64)
-    order = np.lexsort((start, key))
-    key, start, end = key[order], start[order], end[order]
-    bounds = np.searchsorted(key, np.arange(keys + 1))
-    for k in np.flatnonzero(np.diff(bounds)):  # one turn a phase, not an event
-        part = slice(bounds[k], bounds[k + 1])
-        reached = np.maximum.accumulate(end[part])
-        begin = start[part].copy()
-        np.maximum(begin[1:], reached[:-1], out=begin[1:])
-        lengths[k] = np.maximum(end[part] - begin, 0).sum()
+    for k, rows in rows_by_key(key, keys):  # one turn a phase, not an event
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        begin, stop = start[rows], end[rows]
+        np.maximum(begin[1:], np.maximum.accumulate(stop)[:-1], out=begin[1:])
+        lengths[k] = np.maximum(stop - begin, 0).sum()
     return lengths
+
+
+def start_order(start: Ints, tie: Ints) -> Ints:
+    """Permutation that sorts by start; equal starts by ``tie``, then in their own order.
+
+    Starts are nearly sorted as they come, so sorting by them alone is cheap; only equal ones are sorted again.
+    """
+    order = np.argsort(start, kind="stable")
+    by_start = start[order]
+    equal = by_start[1:] == by_start[:-1]
+    if equal.any():
+        among = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+        some = order[among]
+        order[among] = some[np.lexsort((tie[some], start[some]))]
+    return order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from specanalyze.activities import BUCKET_CODE, Activities, communication_code, compute_code
 from specanalyze.columns import Ints
-from specanalyze.intervals import Segments, by_priority, clip, first_started, subtract, union_by_key
+from specanalyze.intervals import Segments, by_priority, clip, first_started, start_order, subtract, union_by_key
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specschema.phases import BETWEEN, BUCKETS, OUTSIDE, PHASE_KEYS
 
@@ -52,12 +53,8 @@ class Partition:
 
     def totals(self) -> NDArray[np.int64]:
         """ns by (phase code, bucket code); sums to the window to the nanosecond."""
-        cell = self.phase * _BUCKETS + self.bucket
-        order = np.argsort(cell, kind="stable")
         totals = np.zeros(_PHASES * _BUCKETS, dtype=np.int64)
-        if len(order):
-            used, first = np.unique(cell[order], return_index=True)
-            totals[used] = np.add.reduceat((self.end - self.start)[order], first)  # integers: never through float64
+        np.add.at(totals, self.phase * _BUCKETS + self.bucket, self.end - self.start)  # integers: never through float64
         return totals.reshape(_PHASES, _BUCKETS)
 
     def check(self) -> None:
@@ -65,6 +62,34 @@ class Partition:
         edges = np.concatenate([[self.window_start], self.end])
         if not (np.array_equal(edges[:-1], self.start) and edges[-1] == self.window_end):
             raise AssertionError("the partition does not tile the window")
+
+
+class _Owners:
+    """What the owners of stretches are, whatever their sort: phase, bucket, range, activity and launch call of each."""
+
+    def __init__(self) -> None:
+        self._columns: tuple[list[Ints], ...] = ([], [], [], [], [])
+        self._count = 0
+
+    def add(
+        self,
+        phase: Ints,
+        bucket: Ints | int,
+        *,
+        range: Ints | int = -1,
+        activity: Ints | int = -1,
+        launch: Ints | int = -1,
+    ) -> int:
+        """Append owners, one an element of ``phase``; the row of the first."""
+        first = self._count
+        for column, values in zip(self._columns, (phase, bucket, range, activity, launch), strict=True):
+            column.append(np.broadcast_to(np.asarray(values, dtype=np.int64), phase.shape))
+        self._count += len(phase)
+        return first
+
+    def of(self, owner: Ints) -> Iterator[Ints]:
+        """The columns, looked up for some owners."""
+        return (np.concatenate(column)[owner] for column in self._columns)
 
 
 def window_of(ranges: Ranges, activities: Activities) -> tuple[int, int] | None:
@@ -88,54 +113,52 @@ def partition(ranges: Ranges, activities: Activities) -> Partition | None:
     free_start, free_end = np.array([begin], dtype=np.int64), np.array([end], dtype=np.int64)
     if begin == end:
         free_start = free_end = np.empty(0, dtype=np.int64)
-    parts: list[tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]] = []
+    taken: list[Segments] = []
+    owners = _Owners()
 
-    def take(segments: Segments, phase: Ints, bucket: Ints, of_range: Ints, activity: Ints, launch: Ints) -> None:
-        """Give what is still free of ``segments`` away; the arrays are indexed by owner."""
+    def take(segments: Segments, first: int) -> None:
+        """Give what is still free of ``segments`` away; ``first`` is the row in ``owners`` of their owner 0."""
         nonlocal free_start, free_end
         got = clip(segments, free_start, free_end)
-        owner = got.owner
-        parts.append((got.start, got.end, phase[owner], bucket[owner], of_range[owner], activity[owner], launch[owner]))
         free_start, free_end = subtract(free_start, free_end, got)
+        taken.append(Segments(got.start, got.end, got.owner + first))
 
     # (a) running activities, tier by tier; in a tier the one that started first, then the lower stream, then file order
     index = np.arange(len(activities))
+    working = owners.add(
+        activities.phase, activities.bucket, range=activities.range, activity=index, launch=activities.launch
+    )
     compute, communication = compute_code(activities.bucket), communication_code(activities.bucket)
     for tier in (compute, communication, ~(compute | communication)):
-        members = index[tier]
-        order = members[np.lexsort((members, activities.stream[members], activities.start[members]))]
-        segments = first_started(activities.start, activities.end, order)
-        take(segments, activities.phase, activities.bucket, activities.range, index, activities.launch)
+        members = np.flatnonzero(tier)
+        order = members[start_order(activities.start[members], activities.stream[members])]
+        take(first_started(activities.start, activities.end, order), working)
 
     # (b) inside the span of one replay; (c) between a launch call and its first activity
     launches = activities.launches
     call = np.arange(len(launches))
     call_phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE])[launches.range]
-    nothing = np.full(len(launches), -1, dtype=np.int64)
-    called_first = np.lexsort((call, launches.start))
+    called_first = np.argsort(launches.start, kind="stable")
     priority = np.empty(len(launches), dtype=np.int64)
     priority[called_first] = call
     replay = np.flatnonzero(launches.graph)
     spans = by_priority(launches.first[replay], launches.last[replay], priority[replay])
-    spans = Segments(spans.start, spans.end, replay[spans.owner])
-    take(spans, call_phase, np.full(len(call), BUCKET_CODE["graph_gap"]), launches.range, nothing, call)
-    waiting = first_started(launches.start, launches.first, called_first)
-    take(waiting, call_phase, np.full(len(call), BUCKET_CODE["launch"]), launches.range, nothing, call)
+    gaps = owners.add(call_phase, BUCKET_CODE["graph_gap"], range=launches.range, launch=call)
+    take(Segments(spans.start, spans.end, replay[spans.owner]), gaps)
+    waiting = owners.add(call_phase, BUCKET_CODE["launch"], range=launches.range, launch=call)
+    take(first_started(launches.start, launches.first, called_first), waiting)
 
     # (d) the host's own time
-    rows = np.arange(len(ranges))
-    host = np.full(len(rows), BUCKET_CODE["host"])
-    unset = np.full(len(rows), -1, dtype=np.int64)
+    host = owners.add(ranges.phase, BUCKET_CODE["host"], range=np.arange(len(ranges)))
     for level in ranges.cover():
-        take(level, ranges.phase, host, rows, unset, unset)
-    left = len(free_start)
-    one = np.full(left, -1, dtype=np.int64)
-    between, host = np.full(left, PHASE_CODE[BETWEEN]), np.full(left, BUCKET_CODE["host"])
-    take(Segments(free_start, free_end, np.arange(left)), between, host, one, one, one)
+        take(level, host)
+    between = owners.add(np.array([PHASE_CODE[BETWEEN]]), BUCKET_CODE["host"])
+    take(Segments(free_start, free_end, np.zeros(len(free_start), dtype=np.int64)), between)
 
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    start, stop, phase, bucket, instance, activity, launch = (column[order].astype(np.int64) for column in columns)
+    start, stop, owner = (np.concatenate(column) for column in zip(*taken, strict=True))
+    order = np.argsort(start, kind="stable")
+    start, stop, owner = start[order], stop[order], owner[order]
+    phase, bucket, instance, activity, launch = owners.of(owner)
     inside_start, inside_end = np.clip(activities.start, begin, end), np.clip(activities.end, begin, end)
     busy = union_by_key(activities.phase, inside_start, inside_end, _PHASES)
     talking = union_by_key(
