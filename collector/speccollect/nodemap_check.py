@@ -3,7 +3,8 @@
 Captures a small model on one stream and on two, replays it under torch.profiler, and compares every activity with the map:
 number, type, kernel name, and the module, the last against an eager run of the same model in which each kernel's module is
 known from the profiler's own ranges. Started with ``torchrun --nproc-per-node N`` it has NCCL all-reduces in the graph and
-checks their columns, too. Says what the map costs at capture and that a replay costs nothing, both by turns with and
+checks their columns, too. Where cupti-python is installed, or torch's Kineto tells node ids, those must agree with the map
+and with the order of starts. Says what the map costs at capture and that a replay costs nothing, both by turns with and
 without it. Exit code 0: all is well.
 """
 
@@ -26,6 +27,8 @@ from speccollect.kineto import KinetoColumns
 from speccollect.nodemap import NodeMap, graph_id_of
 from speccollect.nodemap_check_model import LAYERS, TOKENS, WIDTH, Model, capture
 from speccollect.nodemap_check_sessions import eager_kernels, profiled, replays_of
+from speccollect.nodemap_check_ways import compare_ways
+from speccollect.nodemap_cuda import CapturedGraph
 from speccollect.nodemap_replays import ReplayStamps
 
 REPLAYS: Final = 20
@@ -185,7 +188,7 @@ def replay_cost(report: Report, label: str, model: nn.Module, x: torch.Tensor) -
 def check_maps(report: Report, models: dict[str, Model], x: torch.Tensor) -> None:
     """Captures, replays and compares each model. Graphs end with this function: NCCL can't go while one refers to it."""
     noted: dict[int, Any] = {}
-    nodemap = NodeMap(noted.__setitem__).install()
+    nodemap = NodeMap(noted.__setitem__, lambda: CapturedGraph(cupti_ids=True)).install()
     graphs = {label: capture(model, x)[0] for label, model in models.items()}
     for label, graph in graphs.items():
         report.check(graph_id_of(graph) in noted, f"{label}: the capture left a map")
@@ -197,8 +200,12 @@ def check_maps(report: Report, models: dict[str, Model], x: torch.Tensor) -> Non
         compare_modules(report, label, rows, eager_kernels(models[label], x, report.say))
         if distributed.is_initialized():
             compare_collectives(report, label, rows)
+        report.check(
+            rows["node"] == list(range(len(rows["node"]))), f"{label}: a node's id is its place in creation order"
+        )
     check_stamps(report, graphs)
     nodemap.remove()
+    compare_ways(report.check, report.say, graphs, noted, repeat, REPLAYS, replay_us)
 
 
 def repeat(graph: torch.cuda.CUDAGraph) -> None:
