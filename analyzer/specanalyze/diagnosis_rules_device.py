@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
+from specanalyze.measured import Measured
 
 VERIFY_BOUND_SHARE: Final = 0.80
 """Above this share of the cycle's phases, nothing done to the draft model can matter much."""
@@ -29,6 +30,9 @@ IDLE_CLOCK_SHARE: Final = 0.5
 """A clock below this share of its maximum was read on an idle GPU (an H200 idles at 345 of 1,980 MHz): throttling does not go there."""
 MOE_GROWTH, GEMM_GROWTH = 1.3, 1.15
 """MoE time that grows more than the first while dense GEMM grows less than the second: more experts are read, not more work done."""
+ATTENTION_GROWTH: Final = 1.5
+"""From one token to a few, attention reads the same cache: more than this means another, slower kernel."""
+ATTENTION_SHARE: Final = 0.05
 UNCLASSIFIED_SHARE: Final = 0.10
 
 
@@ -138,6 +142,34 @@ def moe_experts(s: Subject) -> Answer:
     )
 
 
+def verify_attention(s: Subject) -> Answer:
+    now = s.ns("attention", s.main)
+    if not s.m.speculating or not now:
+        return NotChecked("plain decoding verifies nothing") if not s.m.speculating else None
+    if s.baseline is None or s.baseline.speculating:
+        return NotChecked(
+            "needs a plain decoding recording beside it (--baseline): attention for one token and for many"
+        )
+    then = s.baseline.mean_ns()["decode"].get("attention", 0.0)
+    if not then or now < ATTENTION_GROWTH * then or now - then < ATTENTION_SHARE * s.phase_ns(s.main):
+        return None
+    names = [_longest(m, p) for m, p in ((s.baseline, "decode"), (s.m, "verify"))]
+    return Found(
+        f"attention takes {now / then:.1f} times as long in verify as in plain decoding",
+        (
+            f"{ms(then)} in a plain step, {ms(now)} in verify; it reads the same cache for all drafted tokens",
+            f"longest kernel: {names[0]} there, {names[1]} here",
+        ),
+        MEDIUM,
+        now - then,
+    )
+
+
+def _longest(m: Measured, phase: str) -> str:
+    rows = m.kernels.filter(pl.col("phase") == phase, pl.col("bucket") == "attention").sort("sum_ns", descending=True)
+    return str(rows["name"][0]).split("(")[0].split("<")[0] if rows.height else "none"
+
+
 def sampling_on_path(s: Subject) -> Answer:
     ns = s.exposed_ns(pl.col("subclass").is_in(list(TREE_SUBCLASSES)))
     share = ns / s.step_ns
@@ -224,6 +256,16 @@ RULES: Final = (
         {"any": "fewer draft tokens; expert parallelism; a draft whose tokens agree more"},
         "MoE time stays the same in a recording with fewer draft tokens",
         moe_experts,
+    ),
+    Rule(
+        "verify_attention",
+        "Does verify run a slower attention kernel than plain decoding?",
+        {
+            "sglang": "--attention-backend (fa3, flashinfer, flashmla), --speculative-attention-mode decode",
+            "vllm": "VLLM_ATTENTION_BACKEND; a backend that verifies several tokens with its decode kernel",
+        },
+        "the time is the same with another attention backend, or the recordings' context lengths differ",
+        verify_attention,
     ),
     Rule(
         "sampling_on_path",

@@ -119,14 +119,23 @@ def wiring(s: Subject) -> Answer:
         return NotChecked("plain decoding drafts nothing")
     if not _steps(s).height:
         return NotChecked(_NO_ACCEPTS)
+    if _simulated(s):
+        return NotChecked("acceptance is simulated; record with the draft's own")
     lines = _lines(s)
     if not lines:
         return None
-    if _simulated(s):
-        return Found(
-            "acceptance is simulated: accept length and tok/s say nothing about this draft", tuple(lines), HIGH
-        )
     return Found("acceptance looks like a draft that is wired wrongly", tuple(lines), MEDIUM)
+
+
+def simulated_acceptance(s: Subject) -> Answer:
+    if not s.m.speculating:
+        return NotChecked("plain decoding drafts nothing")
+    if not _steps(s).height:
+        return NotChecked(_NO_ACCEPTS)
+    said = simulated(_steps(s).get_column("accepted"), s.environment)
+    if said is None:
+        return None
+    return Found("acceptance is simulated: accept length and tok/s say nothing about this draft", (said,), HIGH)
 
 
 RULES: Final = (
@@ -168,6 +177,13 @@ RULES: Final = (
         },
         "the draft's acceptance on its own training data, offline, shows the same pattern",
         wiring,
+    ),
+    Rule(
+        "simulated_acceptance",
+        "Is acceptance the draft's own?",
+        {"sglang": "unset SGLANG_SIMULATE_ACC_LEN", "any": "serve without simulated acceptance"},
+        "the variable was not read by the server, and its log shows varying accept lengths",
+        simulated_acceptance,
     ),
 )
 """Rules about drafting."""

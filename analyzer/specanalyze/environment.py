@@ -24,7 +24,7 @@ _ALWAYS_MATTER: Final = re.compile(
 """Facts that change the speed of the same work: a baseline that differs in one of them is another machine's."""
 
 _NEVER_SHOWN: Final = re.compile(
-    r"differs_by_rank.*|clocks\.sm_mhz|clocks\.throttle.*|host.*|command_line|gpu\.(?:uuid|index|serial|pci).*|gpu_memory_bytes|"
+    r"differs_by_rank.*|SGLANG_RUN_ID|clocks\.sm_mhz|clocks\.throttle.*|host.*|command_line|gpu\.(?:uuid|index|serial|pci).*|gpu_memory_bytes|"
     r"server\.args\.(?:port|host|.*_port|dist_init_addr|log_.*|random_seed|seed|api_key|served_model_name)"
 )
 """Facts that change from run to run and say nothing: momentary clocks, ports, names of hosts."""

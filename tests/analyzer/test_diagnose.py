@@ -132,6 +132,17 @@ CASES: dict[str, Case] = {
     "wiring": Case(
         replace(TWO, acceptance=PATTERNS["bad"]), replace(TWO, acceptance=PATTERNS["good"]), "wired wrongly"
     ),
+    "simulated_acceptance": Case(
+        replace(TWO, environment=environment(variables={"SGLANG_SIMULATE_ACC_LEN": "2.0"})),
+        TWO,
+        "acceptance is simulated",
+    ),
+    "verify_attention": Case(
+        with_kernels(TWO, "verify", more=(ATTENTION, 61, 6_000_000)),
+        TWO,
+        "attention takes 3.8 times as long in verify",
+        PLAIN,
+    ),
     "straggler": Case(
         tuned_recording(ranks=2, lag_ns={1: 1_500_000}, verify=FEW_LARGE_ALLREDUCES, **SHORT),
         tuned_recording(ranks=2, lag_ns={1: 50_000}, verify=FEW_LARGE_ALLREDUCES, **SHORT),
@@ -236,7 +247,7 @@ def test_a_first_position_far_below_the_rest_and_simulated_acceptance() -> None:
     first = finding(diagnosed(replace(TWO, acceptance=PATTERNS["first"])), "wiring")
     assert any("first draft position" in line for line in first["evidence"])
     simulated = diagnosed(replace(TWO, environment=environment(variables={"SGLANG_SIMULATE_ACC_LEN": "2.0"})))
-    assert "simulated" in finding(simulated, "wiring")["title"]
+    assert "simulated" in simulated.not_checked["wiring"]
     assert "simulated" in simulated.not_checked["draft_steps"]
 
 
@@ -302,3 +313,14 @@ def test_real_recordings(reference: Path, capsys: pytest.CaptureFixture[str]) ->
     out = " ".join(capsys.readouterr().out.split())
     assert "verify runs eagerly, without a CUDA graph" in out
     assert "advice withheld" in out
+
+
+def test_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).resolve().parents[2] / "samples"
+    speculating, plain = (str(folder / f"sglang_tp2_{name}.parquet") for name in ("eagle3_steps2", "plain"))
+    assert run(["diagnose", speculating, "--baseline", plain]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1. the device idles 33% of the untraced cycle" in out
+    assert "accept length 2.00 is below break-even 2.19" in out
+    assert "attention takes 4.2 times as long in verify as in plain decoding" in out
+    assert "SGLANG_SIMULATE_ACC_LEN=2.0 is set" in out
