@@ -11,18 +11,20 @@ import numpy as np
 import polars as pl
 
 from specanalyze.activities import communication_code
-from specanalyze.analysis import RankAnalysis, WindowAnalysis, analyse
+from specanalyze.analysis import RankAnalysis, WindowAnalysis, analyse_rank
 from specanalyze.columns import of_kind
 from specanalyze.phase_names import recognise
 from specanalyze.report.palette import COLOURS, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
+from specanalyze.trace import RankTrace
 from specschema.phases import BUCKETS, CYCLE, LEAF_PHASES, PHASE_KEYS
 
 MOST_MARKS: Final = 1500
 """Marks of one lane; a lane with more draws those that start in the same instant of the plot together."""
 MOST_RANKS: Final = 8
+MARGIN_CYCLES: Final = 10
 LONGEST_NAME: Final = 90
 
 _SCHEMA: Final[dict[str, Any]] = {
@@ -78,8 +80,8 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
     if chosen is None:
         return None
     frames, host, end = [], None, chosen.start_ns + chosen.step_ns
-    few = replace(recorded.trace, sources=recorded.trace.sources[:MOST_RANKS])
-    for place, analysis in enumerate(analyse(few, phase_map)):
+    for place, source in enumerate(recorded.trace.sources[:MOST_RANKS]):
+        analysis = analyse_rank(_around(source.read(), chosen), phase_map)
         window = next((w for w in analysis.windows if w.window == chosen.window), None)
         if window is None or not (place == 0 or analysis.trace.host == host):
             continue  # another host's clock cannot be laid beside this one's
@@ -125,6 +127,13 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
         listed,
         "Scroll to zoom, drag to move, double-click to see all again; point at a mark for its name.",
     )
+
+
+def _around(rank: RankTrace, chosen: Chosen) -> RankTrace:
+    """The rank's events a few cycles around the chosen one: all that its device work can have been launched by."""
+    margin = MARGIN_CYCLES * chosen.step_ns
+    near = pl.col("start_ns").is_between(chosen.start_ns - margin, chosen.start_ns + chosen.step_ns + margin)
+    return replace(rank, events=rank.events.filter(near | (pl.col("kind").cast(pl.String) == "node")))
 
 
 def _last_end(window: WindowAnalysis, chosen: Chosen, end: int) -> int:

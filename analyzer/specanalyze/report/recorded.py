@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from specanalyze.accept import Accepts, accepts_of_cycles
 from specanalyze.breakdown import RankBreakdown
+from specanalyze.columns import of_kind
 from specanalyze.layers import Layers, layers
 from specanalyze.measured import Measured, measure
 from specanalyze.overhead import Overhead, measure_overhead
@@ -19,6 +20,8 @@ from specanalyze.trace import Trace
 from specschema.errors import TraceError
 
 T = TypeVar("T")
+
+_NODE_MAP: Final = "record with the collector, or lay FILE.nodemap.json beside the trace"
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,12 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
         return found
 
     speculates = any(r.instances.get("verify") for r in phases.breakdown.values())
+
+    def inside() -> Layers | None:
+        # Looked for first, because the analysis of a long recording takes its time before it finds none.
+        nodes = any(of_kind(rank.events, ("node",)).height for rank in trace.ranks())
+        return layers(trace, "verify" if speculates else "decode", phase_map) if nodes else None
+
     counted = phases.cycles.filter(phases.cycles["rank"].is_in(phases.counted))
     silent = (
         f"{label} does not say what was accepted; record with the collector, or lay FILE.cycles.json beside the trace"
@@ -91,7 +100,11 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
         phases,
         attempt("measured", lambda: measure(trace, phase_map)),
         attempt("overhead", lambda: measure_overhead(trace, phase_map)),
-        attempt("layers", lambda: layers(trace, "verify" if speculates else "decode", phase_map)),
+        attempt(
+            "layers",
+            inside,
+            f"{label} has no node map, so the modules inside its graph replays are unknown; {_NODE_MAP}",
+        ),
         attempt("accepts", lambda: accepts_of_cycles(trace, counted), silent),
         why,
     )

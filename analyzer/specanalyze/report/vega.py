@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import altair as alt
 import polars as pl
+import vl_convert
 
 MARGINS: Final = 16
 _INK, _FAINT, _GRID = "var(--ink)", "var(--muted)", "var(--grid)"
@@ -61,7 +62,5 @@ def specification(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
 
 def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs nothing else."""
-    import vl_convert
-
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
