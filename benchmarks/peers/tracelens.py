@@ -14,6 +14,7 @@ def main() -> None:
     for path in sys.argv[1:]:
         analyzer = TreePerfAnalyzer.from_file(path)
         analyzer.get_df_gpu_timeline()
+        analyzer.get_df_kernels()
         launchers = analyzer.get_df_kernel_launchers()
         analyzer.get_df_kernel_launchers_summary(launchers)
 

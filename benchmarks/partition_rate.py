@@ -1,0 +1,52 @@
+"""CPU seconds from trace.parquet to the exact partition of every rank, without imports; prints JSON.
+
+    python -m benchmarks.partition_rate trace.parquet
+
+Beside it, on the same file: reading the same columns with pyarrow alone, which is the floor.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from specanalyze.breakdown import break_down
+from specanalyze.load import open_trace
+
+FILLED = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "window", "correlation", "device", "stream")
+
+
+def main() -> None:
+    """Command line."""
+    path = Path(sys.argv[1])
+    began = time.process_time()
+    file = pq.ParquetFile(path)
+    events = 0
+    for group in range(file.num_row_groups):
+        events += file.read_row_group(group, columns=[*FILLED, "grid", "block"]).num_rows
+    read = time.process_time() - began
+    began = time.process_time()
+    result = break_down(open_trace([path]))
+    whole = time.process_time() - began
+    json.dump(
+        {
+            "events": events,
+            "ranks": len(result.ranks),
+            "read_cpu_s": read,
+            "breakdown_cpu_s": whole,
+            "million_events_per_cpu_s": events / whole / 1e6,
+            "times_reading": whole / read,
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+            "window_ns": sum(rank.window_ns for rank in result.ranks),
+        },
+        sys.stdout,
+    )
+
+
+if __name__ == "__main__":
+    main()
