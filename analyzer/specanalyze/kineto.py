@@ -86,7 +86,7 @@ def read_events(
     *,
     salvage: bool = False,
     progress: Progress | None = None,
-    decode: Callable[[bytes], list[Row]] = decode,
+    pick: Callable[[bytes], list[Row]] | None = None,
 ) -> tuple[pl.DataFrame, list[str]]:
     """Events of one file, in file order.
 
@@ -95,7 +95,7 @@ def read_events(
         rank: value of the ``rank`` column.
         salvage: read what is whole of a damaged file.
         progress: called with the bytes read.
-        decode: gives the rows of a piece of text; see profiler_folders.rows_of.
+        pick: gives some of the rows of a piece of text, instead of all; see profiler_folders.rows_of.
 
     Returns:
         Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere; and one line for each thing that was
@@ -104,8 +104,8 @@ def read_events(
     Raises:
         TraceError: see EventText; or the file merges several processes.
     """
-    scan = kineto_scan.scanner(path.stat().st_size)
-    read: Callable[[bytes], list[Any]] = decode if scan is None else partial(_scanned, scan)
+    scan = None if pick is not None else kineto_scan.scanner(path.stat().st_size)
+    read: Callable[[bytes], list[Any]] = (pick or decode) if scan is None else partial(_scanned, scan)
     source = FileText(path, progress) if scan is None else FileText(path, progress, chunk_bytes=_SCANNED_BYTES)
     text = EventText(source, read, salvage=salvage)
     with _no_cycle_collection():

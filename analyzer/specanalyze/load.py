@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from specanalyze import kineto, profiler_folders, sidecars
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
-from specanalyze.kineto_columns import Row, decode
+from specanalyze.kineto_columns import Row
 from specanalyze.nsys_report import nsys_inputs, open_report
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -172,7 +172,7 @@ def _open_merged(
         file = RankFile(path, place.rank, host=whole.file.host, world_size=None, base_ns=whole.file.base_ns)
         rows = profiler_folders.rows_of(place.label)
         read = partial(
-            _read_kineto, file, warnings, salvage=salvage, device=device, progress=done, decode=rows, key=place.key
+            _read_kineto, file, warnings, salvage=salvage, device=device, progress=done, pick=rows, key=place.key
         )
         sources.append(RankSource(key=place.key, source=str(path), read=read))
     metadata = _metadata([kineto.KinetoFile(RankFile(path, p.rank), whole.metadata) for p in merged], device)
@@ -272,11 +272,11 @@ def _read_kineto(
     salvage: bool,
     device: str | None,
     progress: _Progress,
-    decode: Callable[[bytes], list[Row]] = decode,
+    pick: Callable[[bytes], list[Row]] | None = None,
     key: str | None = None,
 ) -> RankTrace:
     rank = file.rank or 0
-    events, found = kineto.read_events(file.path, rank, salvage=salvage, progress=progress.of(file.path), decode=decode)
+    events, found = kineto.read_events(file.path, rank, salvage=salvage, progress=progress.of(file.path), pick=pick)
     launches, activities = count_kinds(events)
     if activities == 0 and device != "cpu":
         raise TraceError(
