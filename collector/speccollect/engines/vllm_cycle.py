@@ -1,0 +1,360 @@
+"""What a vLLM worker says about its steps, phases and tokens, read where it is on the host already.
+
+One cycle is one ``execute_model`` with the ``sample_tokens`` that follows it. vLLM verifies first and drafts at the end
+of the same step: target forward and rejection sampling (verify), the draft model's first forward over what was accepted
+(draft_extend), its further forwards (draft). Between the two calls the worker waits for its executor; verify spans that
+wait. The tokens are on the host when ``sample_tokens`` returns, or, under async scheduling, when ``get_output`` of its
+result does, on another thread and maybe after later steps: until then the cycle travels on the result object itself.
+Nothing here reads a device tensor or waits for the device. Dummy, profiling and warm-up runs are no cycles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from speccollect.engines.vllm_identity import identity_of
+from speccollect.engines.vllm_requests import RequestLedger
+from speccollect.engines.vllm_step import Step, read_step
+from speccollect.hooking import Recorder, argument
+
+_NOTE: Final = "_speccollect_cycle"
+"""Attribute of vLLM's result object that carries the cycle it belongs to."""
+
+_LATE: Final = 32
+"""Cycles after which a result that nobody asked for is given up: only one rank hands its results over."""
+
+_TARGET_PHASE: Final = {"speculative": "verify", "decode": "decode"}
+"""Leaf phase of the target's part, where the draft model has phases of its own; else a whole cycle is one leaf."""
+_WHOLE_PHASE: Final = {"speculative": "verify", "decode": "decode", "prefill": "prefill", "mixed": "prefill"}
+
+_GRAPH_PHASE: Final = {"FULL": "full_graph", "PIECEWISE": "piecewise_graph"}
+"""Sub-phase around a forward that replays CUDA graphs, by vLLM's name of the mode."""
+
+logger: Final = logging.getLogger("speccollect")
+
+Call = Callable[..., Any]
+
+
+@dataclass
+class _Cycle:
+    """The step that the worker is in, and, on the result object, the one it belonged to."""
+
+    recording: int
+    number: int
+    step: Step
+    drafting: bool
+    """Whether phases of the draft model follow the target's."""
+    leaf: str | None = None
+    token: int = -1
+    graph: str | None = None
+    """``FULL`` or ``PIECEWISE`` when the target's forward replays CUDA graphs."""
+    graph_batch_size: int | None = None
+    dispatched: bool = False
+    settled: bool = False
+
+
+class CycleHooks:
+    """Wrappers for vLLM's worker and model runners; one for each recorder. Used on the worker's main thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._cycle: _Cycle | None = None
+        self._thread = 0
+        self._recording = 0
+        self._quiet = 0
+        self._requests = RequestLedger()
+        self._pending: deque[_Cycle] = deque()
+
+    # The worker
+
+    def started(self, wrapped: Call, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``Worker.load_model``: tells the recorder which rank this is, and that it is there."""
+        try:
+            self._recorder.identify(**identity_of(worker))
+            self._recorder.poll()
+        except Exception:
+            logger.warning("speccollect: vLLM's rank and arguments could not be read", exc_info=True)
+        return wrapped(*args, **kwargs)
+
+    def quiet(self, wrapped: Call, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``Worker.compile_or_warm_up_model``: runs made-up requests through the very calls that serve real ones."""
+        self._quiet += 1
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._quiet -= 1
+
+    def idle(self, wrapped: Call, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``Worker.execute_dummy_batch``: an idle step of a data-parallel rank, for the others' collectives."""
+        number = self._recorder.begin_cycle("idle", 0, 0, [])
+        token = self._recorder.begin_phase("idle")
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            self._recorder.end_phase(token)
+            self._recorder.end_cycle(number)
+
+    # The model runner
+
+    def execute_model(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``execute_model(scheduler_output, intermediate_tensors, dummy_run)``: a cycle begins."""
+        dummy = kwargs.get("dummy_run", args[2] if len(args) > 2 else False)
+        if self._quiet or dummy:
+            return wrapped(*args, **kwargs)
+        output = argument("scheduler_output", 0, args, kwargs)
+        self._note_requests(runner, output)
+        step = read_step(output)
+        cycle = None if step is None else self._begin(runner, step)
+        if cycle is None:
+            return wrapped(*args, **kwargs)
+        over = True
+        try:
+            result = wrapped(*args, **kwargs)
+            over = result is not None  # the last stages sample in a call of their own; a pooling model never does
+            return result
+        finally:
+            if over:
+                self._end(cycle)
+                self._settle(cycle)
+
+    def sample_tokens(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``sample_tokens(grammar_output)``: samples, drafts, and ends the cycle."""
+        cycle = self._own_cycle()
+        if cycle is None:
+            return wrapped(*args, **kwargs)
+        try:
+            result = wrapped(*args, **kwargs)
+        except BaseException:
+            self._settle(cycle)
+            raise
+        finally:
+            self._end(cycle)
+        if hasattr(result, "get_output"):
+            setattr(result, _NOTE, cycle)
+            self._pending.append(cycle)
+        else:
+            self._commit(cycle, result)
+        return result
+
+    def get_output(self, wrapped: Call, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``get_output()`` of an async result, on whichever thread: the tokens have reached the host."""
+        output = wrapped(*args, **kwargs)
+        cycle = getattr(result, _NOTE, None)
+        if cycle is not None and cycle.recording == self._recording:
+            self._commit(cycle, output)
+        return output
+
+    def dispatch(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The choice of the CUDA graph for a batch; the first one in a cycle is the target's.
+
+        V1: ``_determine_batch_execution_and_padding``, a tuple that begins with mode and descriptor. V2:
+        ``dispatch_cg_and_sync_dp``, a tuple that begins with a descriptor that has the mode.
+        """
+        chosen = wrapped(*args, **kwargs)
+        cycle = self._own_cycle()
+        if cycle is not None and not cycle.dispatched:
+            cycle.dispatched = True
+            mode, batch = (chosen[0].cg_mode, chosen[0]) if hasattr(chosen[0], "cg_mode") else chosen[:2]
+            if mode.name in _GRAPH_PHASE:
+                cycle.graph = mode.name
+                cycle.graph_batch_size = _graph_batch_size(cycle.step, batch)
+        return chosen
+
+    def target_forward(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """V1's ``_model_forward``."""
+        cycle = self._own_cycle()
+        if cycle is None:
+            return wrapped(*args, **kwargs)
+        with self._part("target_forward"), self._part(_GRAPH_PHASE.get(cycle.graph or "")):
+            return wrapped(*args, **kwargs)
+
+    def part(self, name: str) -> Call:
+        """Wrapper for a sub-phase of a cycle."""
+
+        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with self._part(name if self._own_cycle() is not None else None):
+                return wrapped(*args, **kwargs)
+
+        return wrapper
+
+    def sample(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``_sample`` of V1, ``sample`` of V2: logits to tokens, rejection included. The target's part ends with it."""
+        cycle = self._own_cycle()
+        if cycle is None:
+            return wrapped(*args, **kwargs)
+        try:
+            with self._part("sample"):
+                return wrapped(*args, **kwargs)
+        finally:
+            if cycle.drafting:
+                self._leave(cycle)
+
+    # The draft
+
+    def propose(self, extends: bool | None) -> Call:
+        """Wrapper for the call that makes the drafts of the next step.
+
+        Args:
+            extends: whether its first forward runs the draft model over the tokens just accepted; None: ask V1's
+                drafter (n-gram and suffix matching have no model, a parallel drafter has one forward for everything).
+        """
+
+        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            cycle = self._own_cycle()
+            if cycle is None or not cycle.drafting or cycle.leaf is not None:
+                return wrapped(*args, **kwargs)
+            first = _extends(instance.drafter) if extends is None else extends
+            self._enter(cycle, "draft_extend" if first else "draft")
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                self._leave(cycle)
+
+        return wrapper
+
+    def extended(self, after: bool) -> Call:
+        """Wrapper for a call that the drafter makes right after its re-extend; the draft proper begins.
+
+        Args:
+            after: with the end of that call; else before it.
+        """
+
+        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            try:
+                if not after:
+                    self._begin_draft()
+                return wrapped(*args, **kwargs)
+            finally:
+                if after:
+                    self._begin_draft()
+
+        return wrapper
+
+    def _begin_draft(self) -> None:
+        cycle = self._own_cycle()
+        if cycle is not None and cycle.leaf == "draft_extend":
+            self._leave(cycle)
+            self._enter(cycle, "draft")
+
+    # What the wrappers share
+
+    def _begin(self, runner: Any, step: Step) -> _Cycle | None:
+        known = self._requests.context_tokens(step.request_ids)
+        number = self._recorder.begin_cycle(
+            step.mode,
+            len(step.request_ids),
+            step.draft_tokens,
+            step.request_ids,
+            self._context_tokens(runner, step, known),
+        )
+        if number < 0:  # the control word said stop
+            return None
+        speculating = getattr(runner, "speculative_config", None) is not None
+        cycle = _Cycle(self._recording, number, step, speculating and step.mode in _TARGET_PHASE)
+        self._cycle, self._thread = cycle, threading.get_ident()
+        self._give_up(_LATE)
+        self._enter(cycle, _WHOLE_PHASE[step.mode])
+        return cycle
+
+    @staticmethod
+    def _context_tokens(runner: Any, step: Step, known: int | None) -> int | None:
+        """Tokens that the requests have so far, as far as the host has heard; of a prefill nothing is said."""
+        if step.mode not in _TARGET_PHASE:
+            return None
+        if known is None and not runner.vllm_config.scheduler_config.async_scheduling:
+            return step.computed_tokens + len(step.request_ids)  # the last token of each is yet to be computed
+        return known
+
+    def _end(self, cycle: _Cycle) -> None:
+        self._leave(cycle)
+        if self._cycle is cycle:
+            self._cycle = None
+        self._recorder.end_cycle(cycle.number, graph_batch_size=cycle.graph_batch_size)
+
+    def _enter(self, cycle: _Cycle, leaf: str) -> None:
+        cycle.leaf = leaf
+        cycle.token = self._recorder.begin_phase(leaf)
+
+    def _leave(self, cycle: _Cycle) -> None:
+        if cycle.leaf is not None:
+            cycle.leaf = None
+            self._recorder.end_phase(cycle.token)
+
+    @contextlib.contextmanager
+    def _part(self, name: str | None) -> Iterator[None]:
+        if name is None:
+            yield
+            return
+        token = self._recorder.begin_phase(name)
+        try:
+            yield
+        finally:
+            self._recorder.end_phase(token)
+
+    def _own_cycle(self) -> _Cycle | None:
+        """The open cycle, seen from the thread that opened it; None in dummy runs, which no cycle encloses."""
+        return self._cycle if threading.get_ident() == self._thread else None
+
+    # Tokens
+
+    def _note_requests(self, runner: Any, output: Any) -> None:
+        for request_id in output.finished_req_ids:
+            told = self._requests.finish(request_id)
+            if told is not None:
+                self._recorder.request_finished(request_id, *told)
+        for request in output.scheduled_new_reqs:
+            if request.sampling_params is not None and request.prompt_token_ids is not None:
+                self._requests.add(
+                    request.req_id, len(request.prompt_token_ids), request.sampling_params, runner.max_model_len
+                )
+
+    def _commit(self, cycle: _Cycle, output: Any) -> None:
+        """The step's tokens are known: how many each request keeps, and what the verifier accepted."""
+        cycle.settled = True
+        tokens = getattr(output, "sampled_token_ids", None)
+        if not tokens:
+            self._recorder.accept(cycle.number, (), None)
+            return
+        step = cycle.step
+        sampled = dict(zip(output.req_ids, tokens, strict=True))
+        lengths: list[int | None] = []
+        accepted: list[int | None] = []
+        for request_id, drafts, prefills in zip(step.request_ids, step.drafts, step.prefills, strict=True):
+            given = sampled.get(request_id, ())
+            kept = self._requests.commit(request_id, given)
+            # a request that a mixed step prefills verifies nothing, and a prefill's own token is counted by its end
+            lengths.append(None if prefills and step.mode == "mixed" else kept)
+            accepted.append(len(given) - 1 if drafts and given else None)
+        self._recorder.accept(cycle.number, lengths, accepted if step.draft_tokens else None)
+
+    def _settle(self, cycle: _Cycle) -> None:
+        """Nothing more will be heard of the cycle's tokens."""
+        if not cycle.settled:
+            cycle.settled = True
+            self._recorder.accept(cycle.number, (), None)
+
+    def _give_up(self, kept: int) -> None:
+        """Cycles whose results nobody asked for in the last ``kept`` steps: on this rank their tokens stay unknown."""
+        while len(self._pending) > kept:
+            cycle = self._pending.popleft()
+            if cycle.recording == self._recording:
+                self._settle(cycle)
+
+
+def _graph_batch_size(step: Step, batch: Any) -> int | None:
+    """Requests that the graph was captured for. A graph that knows only tokens holds as many as its tokens suffice for."""
+    if batch.num_reqs is not None:
+        return int(batch.num_reqs)
+    if step.mode not in _TARGET_PHASE:
+        return None
+    return max(int(batch.num_tokens) // (1 + step.draft_tokens), len(step.request_ids))
+
+
+def _extends(drafter: Any) -> bool:
+    return hasattr(drafter, "model_returns_tuple") and not getattr(drafter, "parallel_drafting", False)
