@@ -13,7 +13,7 @@ from urllib.parse import quote
 import polars as pl
 
 from specanalyze import nsys_tables as nsys
-from specschema.errors import TraceError
+from specschema.errors import TraceError, UsageError
 
 MAGIC: Final = b"SQLite format 3\0"
 _BATCH: Final = 1 << 16
@@ -22,9 +22,16 @@ _SALVAGED_BATCH: Final = 64
 
 
 def is_sqlite(path: Path) -> bool:
-    """By its first bytes; an empty file by its name."""
-    with path.open("rb") as file:
-        start = file.read(len(MAGIC))
+    """By its first bytes; an empty file by its name.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from None
     return start == MAGIC or (not start and path.suffix == ".sqlite")
 
 
