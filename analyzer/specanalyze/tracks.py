@@ -129,7 +129,7 @@ def _per_thread(
     threads = sorted(rows.get_column("tid").unique().to_list(), key=lambda t: (t != worker, t is None, t))
     for tid in threads:
         mine = rows.filter(pl.col("tid").eq_missing(tid))
-        label = f"{name} {tid}" + (" (worker)" if tid == worker else "")
+        label = f"{name} {'unknown' if tid is None else tid}" + (" (worker)" if tid == worker else "")
         yield from _stacked(track, label, mine)
 
 
