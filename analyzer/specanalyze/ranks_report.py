@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from specanalyze.analysis import RankAnalysis, analyse
 from specanalyze.breakdown import Breakdown, RankBreakdown, assemble, rank_breakdown
+from specanalyze.collective_columns import NAMED
+from specanalyze.collective_speed import collective_speeds, limit_of
+from specanalyze.ranges import PHASE_CODE
 from specanalyze.trace import Trace
 from specanalyze.waits import Communication, Waits, communication_of, match
 
@@ -25,6 +28,7 @@ class RanksReport:
         hosts: rank key -> host as the recording says it, None where nothing does.
         world_size: ranks the recording says it had; None where it does not.
         warnings: one line each.
+        speeds: how fast collectives of each size moved (``collective_speed.collective_speeds``).
     """
 
     breakdown: Breakdown
@@ -32,6 +36,7 @@ class RanksReport:
     hosts: dict[str, str | None]
     world_size: int | None
     warnings: list[str]
+    speeds: pl.DataFrame
 
 
 def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> RanksReport:
@@ -58,7 +63,52 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
         )
     else:
         warnings += _wait_warnings(waits, len(broken_down), world)
-    return RanksReport(result, waits, hosts, world, warnings)
+    limit = limit_of(trace.metadata.get("environment") or {}, len(set(hosts.values())))
+    collectives = _with_transfer(waits, talk)
+    unsized = collectives.filter(pl.col("replay").is_not_null(), pl.col("elements").is_null())
+    if unsized.height and unsized.height < collectives.height:
+        warnings.append(
+            f"size of {unsized.get_column('collective').n_unique()} collectives unknown: their replays fit captured graphs of several "
+            "batch sizes, or the map does not tell it"
+        )
+    return RanksReport(result, waits, hosts, world, warnings, collective_speeds(collectives, limit))
+
+
+def _with_transfer(waits: Waits | None, talk: list[Communication]) -> pl.DataFrame:
+    """Collectives for ``collective_speeds``: the matched ones; of a single rank all, whose transfer is unknown."""
+    if waits is not None:
+        return waits.collectives.filter(~pl.col("voided")) if waits.collectives.height else _UNMATCHED
+    phases = {code: phase for phase, code in PHASE_CODE.items()}
+    kernels = [
+        r.kernels.with_row_index("collective").select(
+            pl.col("collective").cast(pl.Int64),
+            pl.col("phase").replace_strict(phases, default=None, return_dtype=pl.String),
+            "op",
+            "dtype",
+            "elements",
+            pl.col("group_ranks").list.len().cast(pl.Int64).alias("group_size"),
+            *NAMED,
+            pl.when(pl.col("replay") >= 0).then(pl.col("replay")).alias("replay"),
+            pl.lit(None, dtype=pl.Int64).alias("transfer_ns"),
+        )
+        for r in talk
+    ]
+    return pl.concat([_UNMATCHED, *kernels])
+
+
+_UNMATCHED: Final = pl.DataFrame(
+    schema={
+        "collective": pl.Int64,
+        "phase": pl.String,
+        "op": pl.String,
+        "dtype": pl.String,
+        "elements": pl.Int64,
+        "group_size": pl.Int64,
+        **dict.fromkeys(NAMED, pl.String),
+        "replay": pl.Int64,
+        "transfer_ns": pl.Int64,
+    }
+)
 
 
 def _communication(analysis: RankAnalysis) -> Communication:
@@ -170,7 +220,9 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
     Returns:
         rank, phase, total_ns, gpu_busy_ns, allreduce_ns and other_comm_ns (exposed), hidden_comm_ns, wait_ns,
         transfer_ns (over matched collectives, null where none matched or only one rank), collectives (matched),
-        late (collectives this rank arrived last at).
+        late (collectives this rank arrived last at), message_bytes, bus_gb_s, link_share, bound, message (of the kind of collective
+        with the most transfer time: bytes one rank puts in, bus bandwidth at the median, its share of the link's limit, what
+        bounds it, and all of it in words; null where unknown).
     """
     rows = []
     waits = report.waits
@@ -186,6 +238,7 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
                 "hidden_comm_ns": r.hidden_comm_ns[phase],
             }
             row |= dict.fromkeys(("wait_ns", "transfer_ns", "collectives", "late"))
+            row |= _costliest(report.speeds, phase)
             if waits is not None and waits.collectives.height:
                 used = waits.collectives.filter(~pl.col("voided"), pl.col("phase") == phase)
                 mine = used.filter(pl.col("rank") == r.key)
@@ -195,7 +248,8 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
                     row["collectives"] = mine.height
                     row["late"] = _last_to_arrive(used).count(r.key)
             rows.append(row)
-    schema = {"rank": pl.String, "phase": pl.String} | dict.fromkeys(
+    schema: dict[str, type[pl.DataType]] = {"rank": pl.String, "phase": pl.String}
+    schema |= dict.fromkeys(
         (
             "total_ns",
             "gpu_busy_ns",
@@ -209,7 +263,22 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
         ),
         pl.Int64,
     )
+    schema |= {
+        "message_bytes": pl.Int64,
+        "bus_gb_s": pl.Float64,
+        "link_share": pl.Float64,
+        "bound": pl.String,
+        "message": pl.String,
+    }
     return pl.DataFrame(rows, schema=schema)
+
+
+def _costliest(speeds: pl.DataFrame, phase: str) -> dict[str, Any]:
+    """The kind of collective that moved longest in a phase."""
+    found = speeds.filter(pl.col("phase") == phase).head(1).to_dicts()
+    first = found[0] if found else {}
+    named = {"message_bytes": "bytes", "message": "words"} | {k: k for k in ("bus_gb_s", "link_share", "bound")}
+    return {column: first.get(source) for column, source in named.items()}
 
 
 def ranks_json(report: RanksReport) -> dict[str, Any]:
@@ -220,6 +289,7 @@ def ranks_json(report: RanksReport) -> dict[str, Any]:
         "hosts": {k: h for k, h in report.hosts.items() if h is not None},
         "world_size": report.world_size,
         "ranks": ranks_frame(report).to_dicts(),
+        "collectives_by_size": report.speeds.to_dicts(),
         "warnings": report.warnings,
     }
     if report.waits is not None and report.waits.offsets:

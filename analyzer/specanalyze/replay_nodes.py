@@ -49,6 +49,8 @@ class Placement:
         by_id: the part of ``placed`` found by node ids, not by order.
         other_count: replays whose number of activities fits no captured graph.
         other_names: replays whose kernels contradict the map: names decide there.
+        one_of_several: True for activities of replays that fit several captured graphs whose collectives differ in size at that
+            node (batch sizes of one model): its module is known, the size of its message is not.
     """
 
     node_row: Ints
@@ -59,6 +61,7 @@ class Placement:
     other_count: int = 0
     other_names: int = 0
     reasons: list[str] = field(default_factory=list)
+    one_of_several: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 def captured_graphs(nodes: pl.DataFrame) -> list[Graph]:
@@ -100,6 +103,7 @@ def place(
     nodes = of_kind(events, ("node",))
     modules = _module_classes(nodes)
     result = Placement(np.full(len(start), -1, dtype=np.int64), nodes, modules)
+    result.one_of_several = np.zeros(len(start), dtype=bool)
     if not nodes.height:
         return result
     graphs = captured_graphs(nodes)
@@ -111,7 +115,8 @@ def place(
     kind, kinds = factorize(rows, "kind")
     signs = _name_signs(names)
     ran = integers(rows, "graph_id", -1)
-    shapes: dict[tuple[int, bytes], Graph | str | None] = {}
+    shapes: dict[tuple[int, bytes], list[Graph] | str | None] = {}
+    elements = integers(nodes, "elements", -1)
     for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a replay
         members = order[low:high]
         asked = int(ran[members[0]])
@@ -121,11 +126,13 @@ def place(
             shapes[shape] = _fitting(
                 candidates, modules, [names[n] for n in name[members]], [kinds[k] for k in kind[members]], signs
             )
-        graph = shapes[shape]
-        if isinstance(graph, Graph):
-            result.node_row[members] = graph.row
+        fitting = shapes[shape]
+        if isinstance(fitting, list):
+            result.node_row[members] = fitting[0].row
+            for other in fitting[1:]:
+                result.one_of_several[members] |= elements[other.row] != elements[fitting[0].row]
             result.placed += 1
-        elif graph == "names":
+        elif fitting == "names":
             result.other_names += 1
         else:
             result.other_count += 1
@@ -146,17 +153,29 @@ def _place_by_id(nodes: pl.DataFrame, rows: pl.DataFrame, result: Placement) -> 
         keys.unique(["graph_id", "node"], keep="first"), on=["graph_id", "node"], how="left", maintain_order="left"
     )
     row = found.get_column("row").cast(pl.Int64).fill_null(-1).to_numpy()
-    result.node_row[:] = np.where(known, row, -1)
     hit = known & (row >= 0)
-    replays = (
-        pl.DataFrame({"c": integers(rows, "correlation", -1), "hit": hit})
-        .filter(pl.col("hit"))
-        .get_column("c")
-        .n_unique()
-    )
+    replay = integers(rows, "correlation", -1)
+    wrong = np.isin(replay, replay[hit & _renamed(nodes, rows, np.where(hit, row, 0))])
+    result.other_names += len(np.unique(replay[hit & wrong]))
+    settled = hit | wrong
+    hit &= ~wrong
+    result.node_row[:] = np.where(hit, row, -1)
+    replays = len(np.unique(replay[hit]))
     result.placed += replays
     result.by_id += replays
-    return hit
+    return settled
+
+
+def _renamed(nodes: pl.DataFrame, rows: pl.DataFrame, row: Ints) -> NDArray[np.bool_]:
+    """Kernels whose name is not the one that their node had at capture; False where either is no kernel or has no name."""
+    at_capture = nodes.select(
+        pl.when(pl.col("node_type").cast(pl.String) == "kernel", pl.col("name").cast(pl.String) != "kernel").then(
+            pl.col("name").cast(pl.String)
+        )
+    ).to_series()
+    ran = rows.select(pl.col("name").cast(pl.String), kernel=pl.col("kind").cast(pl.String) == "kernel")
+    differs = (at_capture.gather(row) != ran.get_column("name")) & ran.get_column("kernel")
+    return differs.fill_null(False).to_numpy()
 
 
 def _module_classes(nodes: pl.DataFrame) -> list[ModuleClass]:
@@ -194,9 +213,10 @@ def _name_signs(names: list[str]) -> dict[str, str]:
 
 def _fitting(
     graphs: list[Graph], modules: list[ModuleClass], names: list[str], kinds: list[str], signs: dict[str, str]
-) -> Graph | str | None:
-    """The captured graph that a replay of these activities is one of; ``names`` where only the names speak against it."""
+) -> list[Graph] | str | None:
+    """The captured graphs that a replay of these activities may be one of; ``names`` where only the names speak against them."""
     fits_count = False
+    found = []
     for graph in graphs:
         if len(graph.kind) != len(names):
             continue
@@ -207,8 +227,8 @@ def _fitting(
                 graph.kind, graph.name, graph.row.tolist(), kinds, names, strict=True
             )
         ):
-            return graph
-    return "names" if fits_count else None
+            found.append(graph)
+    return found or ("names" if fits_count else None)
 
 
 def _agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:

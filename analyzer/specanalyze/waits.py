@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.activities import Activities, communication_code
+from specanalyze.collective_columns import NAMED, collective_columns
 from specanalyze.columns import Ints, integers, texts
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specschema.phases import CYCLE, LEAF_PHASES
@@ -25,8 +26,9 @@ class Communication:
     Attributes:
         key: the rank's key in reports.
         host: host name or hash; None counts as the same host as every other None.
-        kernels: columns index (of the activity), start_ns, end_ns, name, group, group_ranks, seq, phase (code),
-            replay (n-th graph launch call of its phase, -1 outside replays), position (n-th in its replay).
+        kernels: columns index (of the activity), start_ns, end_ns, name, op, dtype, elements, group, group_ranks, algorithm,
+            protocol, library, seq, phase (code), replay (n-th graph launch call of its phase, -1 outside replays), position (n-th
+            in its replay).
         replays: (phase code) -> communication kernels of each replay, replays without records included as 0.
     """
 
@@ -43,8 +45,9 @@ class Waits:
 
     Attributes:
         collectives: one row a collective and rank: collective (number in order of time), matched_by (``seq`` or
-            ``replay``), phase, group, seq, replay, position, rank (key), name, start_ns, end_ns, dur_ns,
-            wait_ns (null where the match is void), transfer_ns, complete, voided.
+            ``replay``), phase, group, seq, replay, position (n-th of its group in its replay), rank (key), name, op, dtype, elements,
+            group_size, algorithm, protocol, library, start_ns, end_ns, dur_ns, wait_ns (null where the match is void),
+            transfer_ns, complete, voided.
         unmatched: rank key -> communication kernels not matched with the other ranks'.
         voided: collectives whose match failed the test of the ends.
         voided_by_phase: the same by phase.
@@ -107,16 +110,15 @@ def communication_of(
             "start_ns": activities.start[index],
             "end_ns": activities.end[index],
             "name": texts(rows, "name"),
-            "group": texts(rows, "group"),
             "seq": integers(rows, "seq", -1),
             "phase": phase,
             "replay": replay,
             "position": position,
         },
-        schema_overrides={"name": pl.String, "group": pl.String},
+        schema_overrides={"name": pl.String},
     )
-    ranks = rows.get_column("group_ranks") if "group_ranks" in rows.columns else pl.Series([None] * rows.height)
-    kernels = kernels.with_columns(ranks.cast(pl.List(pl.Int32)).alias("group_ranks"), pl.lit(window).alias("window"))
+    told = collective_columns(activities, index)
+    kernels = pl.concat([kernels, told], how="horizontal").with_columns(pl.lit(window).alias("window"))
     return Communication(key, rank, host, kernels, replays)
 
 
@@ -130,7 +132,7 @@ def match(ranks: Sequence[Communication]) -> Waits | None:
     by_seq, missing = _matched_by_seq(all_kernels, ranks)
     result.missing.extend(missing)
     by_replay = _matched_by_replay(all_kernels, ranks, result.reasons)
-    matched = pl.concat([by_seq, by_replay])
+    matched = pl.concat([by_seq, by_replay.select(by_seq.columns)])
     matched = _tested(matched, ranks)
     for i, r in enumerate(ranks):
         result.unmatched[r.key] = r.kernels.height - matched.filter(pl.col("who") == i).height
@@ -177,7 +179,10 @@ def _matched_by_seq(
 
 
 def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Communication], reasons: list[str]) -> pl.DataFrame:
-    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree."""
+    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree.
+
+    Where every kernel of a phase's replays tells its group, it is the n-th kernel of that group, among the group's ranks.
+    """
     usable: list[pl.DataFrame] = []
     for phase in MATCH_PHASES:
         code = PHASE_CODE[phase]
@@ -189,28 +194,71 @@ def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Communication], re
             said = ", ".join(f"rank {r.key}: {n}" for r, n in zip(ranks, lengths, strict=True))
             reasons.append(f"replays of {phase} differ in number ({said}): none of them is matched")
             continue
-        sizes = np.stack(counts)
-        agree = np.flatnonzero((sizes == sizes[0]).all(axis=0) & (sizes[0] > 0))
-        odd = int(((sizes != sizes[0]).any(axis=0)).sum())
-        if odd:
-            reasons.append(
-                f"{odd} of {lengths[0]} replays of {phase} differ in their communication kernels: not matched"
-            )
-        usable.append(kernels.filter((pl.col("phase") == code) & pl.col("replay").is_in(agree.tolist())))
-    rows = pl.concat(usable) if usable else kernels.clear()
-    rows = rows.with_columns(
-        pl.lit("").alias("_group"),
-        pl.lit(len(ranks), dtype=pl.UInt32).alias("have"),
-        pl.lit(True).alias("complete"),
-        pl.lit("replay").alias("matched_by"),
+        mine = kernels.filter((pl.col("phase") == code) & (pl.col("replay") >= 0))
+        usable.append(_same_in_group(mine, ranks, phase, lengths[0], reasons))
+    columns = {"_group": pl.String, "have": pl.UInt32, "complete": pl.Boolean, "matched_by": pl.String}
+    empty = kernels.clear().with_columns(pl.lit(None, dtype=d).alias(n) for n, d in columns.items())
+    rows = pl.concat(usable) if usable else empty
+    return _numbered(rows, ["phase", "replay", "_group", "position", "window"])
+
+
+def _same_in_group(
+    kernels: pl.DataFrame, ranks: Sequence[Communication], phase: str, replays: int, reasons: list[str]
+) -> pl.DataFrame:
+    """A phase's kernels in replays where all ranks of their group have equally many of that group."""
+    known = kernels.height > 0 and kernels.get_column("group_ranks").null_count() == 0
+    group = (
+        pl.concat_str(
+            pl.col("group").fill_null(""), pl.col("group_ranks").cast(pl.List(pl.String)).list.join(","), separator="|"
+        )
+        if known
+        else pl.lit("")
     )
-    return _numbered(rows, ["phase", "replay", "position", "window"])
+    rows = kernels.with_columns(group.alias("_group"))
+    if known:
+        rows = rows.sort("who", "replay", "position", maintain_order=True).with_columns(
+            pl.int_range(pl.len()).over("who", "replay", "_group").cast(pl.Int64).alias("position")
+        )
+    everyone = {r.rank: i for i, r in enumerate(ranks)}
+    kept: list[pl.DataFrame] = []
+    odd: set[int] = set()
+    for part in rows.partition_by("_group", maintain_order=True):  # one turn a group
+        named = part.get_column("group_ranks")[0] if known else None
+        members = [everyone[r] for r in named if r in everyone] if named is not None else list(range(len(ranks)))
+        if len(members) < 2:
+            continue  # its other ranks are not in this recording
+        sizes = np.zeros((len(ranks), replays), dtype=np.int64)
+        np.add.at(sizes, (part.get_column("who").to_numpy(), part.get_column("replay").to_numpy()), 1)
+        mine = sizes[members]
+        same = (mine == mine[0]).all(axis=0)
+        odd.update(np.flatnonzero(~same).tolist())
+        kept.append(
+            part.filter(
+                pl.col("who").is_in(members), pl.col("replay").is_in(np.flatnonzero(same & (mine[0] > 0)).tolist())
+            ).with_columns(
+                pl.lit(len(members), dtype=pl.UInt32).alias("have"),
+                pl.lit(named is None or len(members) == len(named)).alias("complete"),
+                pl.lit("replay").alias("matched_by"),
+            )
+        )
+    if odd:
+        reasons.append(f"{len(odd)} of {replays} replays of {phase} differ in their communication kernels: not matched")
+    return (
+        pl.concat(kept)
+        if kept
+        else rows.clear().with_columns(
+            pl.lit(0, dtype=pl.UInt32).alias("have"), pl.lit(True).alias("complete"), pl.lit("").alias("matched_by")
+        )
+    )
 
 
 def _numbered(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Give each match an id that is unique within its way of matching."""
     text = pl.concat_str([pl.col(k).cast(pl.String) for k in keys], separator="/")
-    return rows.with_columns((pl.col("matched_by") + ":" + text).alias("match")).drop("_group", "have")
+    members = pl.coalesce(pl.col("group_ranks").list.len(), pl.col("have")).cast(pl.Int64)
+    return rows.with_columns((pl.col("matched_by") + ":" + text).alias("match"), members.alias("group_size")).drop(
+        "_group", "have"
+    )
 
 
 def _tested(matched: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
@@ -256,6 +304,11 @@ def _named(rows: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
             pl.when(pl.col("position") >= 0).then(pl.col("position")).alias("position"),
             "rank",
             "name",
+            "op",
+            "dtype",
+            "elements",
+            "group_size",
+            *NAMED,
             "start_ns",
             "end_ns",
             "dur_ns",

@@ -179,3 +179,16 @@ def test_an_imported_trace_carries_graph_and_node_on_its_kernels(reference: Path
     (rank,) = again.ranks()
     device = rank.events.filter(pl.col("kind").cast(pl.String).is_in(["kernel", "memcpy", "memset"]))
     assert device.get_column("node").is_not_null().sum() == 40 * (465 + 30 + 23)
+
+
+def test_ids_whose_kernel_has_another_name_than_at_capture_are_not_believed() -> None:
+    nodes = [node(5, i, module, cls) | {"name": kernel} for i, (module, cls, kernel) in enumerate(LAYER)]
+    rows = replay([k for *_, k in LAYER], nodes)
+    kernels = [r for r in rows if r["kind"] == "kernel"]
+    for i, row in enumerate(kernels):
+        row |= {"graph_id": 5, "node": i}
+    assert buckets(rows)[1] == {"placed": 1, "by_id": 1, "other_count": 0, "other_names": 0}
+    kernels[0]["node"], kernels[1]["node"] = 1, 0
+    got, placed = buckets(rows)
+    assert placed == {"placed": 0, "by_id": 0, "other_count": 0, "other_names": 1}
+    assert got["moe"] == 10

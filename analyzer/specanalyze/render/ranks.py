@@ -50,6 +50,7 @@ def draw(report: RanksReport) -> None:
     )
     if report.waits is not None and report.waits.collectives.height:
         _draw_positions(report)
+    _draw_speeds(report)
     notes(out, _facts(report))
 
 
@@ -93,6 +94,43 @@ def _draw_positions(report: RanksReport) -> None:
     ]
     console().print()
     console().print(table("where the ranks wait, ms", columns, rows, spare=("worst",)))
+
+
+def _draw_speeds(report: RanksReport) -> None:
+    """How fast collectives of each size moved, the costliest first."""
+    if not report.speeds.height:
+        return
+    columns = [
+        ("phase", "left"),
+        ("operation", "left"),
+        ("ranks", "right"),
+        ("times", "right"),
+        ("transfer\nmedian us", "right"),
+        ("bus\nGB/s", "right"),
+        ("of the\nlink", "right"),
+        ("in words", "left"),
+    ]
+    rows = [
+        [
+            r["phase"],
+            r["op"] or "–",
+            "–" if r["group_size"] is None else str(r["group_size"]),
+            str(r["collectives"]),
+            "–" if r["transfer_ns"] is None else f"{r['transfer_ns'] / 1e3:.1f}",
+            "–" if r["bus_gb_s"] is None else f"{r['bus_gb_s']:.3g}",
+            percent(r["link_share"]),
+            r["words"],
+        ]
+        for r in report.speeds.head(10).iter_rows(named=True)
+    ]
+    out = console()
+    out.print()
+    out.print(table("collectives by size", columns, rows, spare=("times", "ranks")))
+    first = report.speeds.row(0, named=True)
+    if first["limit_gb_s"] is not None:
+        out.print(
+            f"bus: bytes on the busiest link over the median transfer; the link: {first['link']}, {first['limit_gb_s']:.0f} GB/s one way"
+        )
 
 
 def _facts(report: RanksReport) -> list[str]:
