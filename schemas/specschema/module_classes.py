@@ -64,13 +64,21 @@ IN_ATTENTION: Final = (
 ELSEWHERE: Final = (
     ModuleRule(r"^(lm_head|output_projection|embed_out)$", r"LMHead", "gemm", "lm_head", "the vocabulary projection"),
     ModuleRule(r"norm|^ln_", r"Norm", "other_compute", "norm", "layer norms"),
-    ModuleRule(r"embed", r"Embedding", "other_compute", "embedding", "token embedding"),
+    # before embeddings: every RotaryEmbedding is one by its name
     ModuleRule(r"rotary|rope", r"Rotary", "other_compute", "rotary", "rotary tables outside attention"),
+    ModuleRule(r"embed", r"Embedding", "other_compute", "embedding", "token embedding"),
     ModuleRule(
         r"^act(_fn|ivation)?$", r"SiluAndMul|GeluAndMul|Activation", "other_compute", "activation", "of a dense MLP"
     ),
-    ModuleRule(r"^fc$", r"Linear", "gemm", "draft_fc", "EAGLE's fusion of hidden states; any other linear layer"),
-    ModuleRule(r"_proj$", r"Linear", "gemm", "mlp", "a dense MLP's linear layers"),
+    ModuleRule(r"^fc$", r"", "gemm", "draft_fc", "EAGLE's fusion of hidden states"),
+    ModuleRule(
+        r"^(gate_up|gate|up|down)_proj$|^c_(fc|proj)$|^fc[12]$|^w[123]$",
+        r"",
+        "gemm",
+        "mlp",
+        "a dense MLP's linear layers",
+    ),
+    ModuleRule(r"_proj$", r"Linear", "gemm", "linear", "any other linear layer"),
     ModuleRule(r"sampler", r"Sampler", "other_compute", "sampling", "sampling"),
     ModuleRule(r"", r"", None, "container", "decoder layers, models, logits processors hold several kinds"),
 )
@@ -83,6 +91,14 @@ def _first(rules: Sequence[ModuleRule], name: str, class_name: str) -> ModuleCla
         if by_name or by_class or not (rule.name or rule.class_name):
             return ModuleClass(rule.bucket, rule.subclass)
     raise AssertionError("the last rule of every list matches")
+
+
+def _in_block(below: str, name: str, class_name: str) -> ModuleClass:
+    """Class of a module of a MoE block, by its path below the block: what lies in shared experts or experts is theirs."""
+    for part in below.split(".")[:-1]:
+        if EXPERTS_NAME.match(part):
+            return ModuleClass("moe", "shared_experts" if part.startswith("shared") else "experts")
+    return _first(IN_MOE, name, class_name)
 
 
 def _parents(path: str) -> list[str]:
@@ -118,8 +134,9 @@ def classify_modules(modules: Sequence[tuple[str, str]]) -> list[ModuleClass]:
     for path, class_name in modules:
         above = _parents(path)
         name = path.rpartition(".")[2]
-        if any(p in blocks for p in above):
-            decided.append(_first(IN_MOE, name, class_name))
+        inside = [p for p in above if p in blocks]
+        if inside:
+            decided.append(_in_block(path[len(inside[0]) + 1 :], name, class_name))
         elif any(
             ATTENTION_NAME.match(p.rpartition(".")[2]) or ATTENTION_CLASS.search(classes.get(p, "")) for p in above
         ):
