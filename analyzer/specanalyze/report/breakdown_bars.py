@@ -150,7 +150,7 @@ def _chart(frame: pl.DataFrame) -> dict[str, Any]:
             "slice:N",
             title=None,
             scale=alt.Scale(domain=[label for _, label in present], range=[variable(s) for s, _ in present]),
-            legend=alt.Legend(orient="top", columns=4),
+            legend=alt.Legend(orient="top", columns=3),
         ),
         tooltip=[
             alt.Tooltip("bar:N", title="rank"),

@@ -10,7 +10,7 @@ import polars as pl
 
 from specanalyze.compare import FASTER, ONLY, SLOWER, Comparison, compare
 from specanalyze.render.terminal import milliseconds, percent
-from specanalyze.report.palette import variable
+from specanalyze.report.palette import NAMES, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
@@ -56,7 +56,7 @@ def _figure(name: str, result: Comparison) -> Figure:
     where = (
         pl.concat_str(
             pl.col("phase").replace("cycle", "outside phases").fill_null("whole cycle"),
-            pl.col("bucket").fill_null(""),
+            pl.col("bucket").replace(NAMES).fill_null(""),
             separator=" ",
         )
         .str.strip_chars()

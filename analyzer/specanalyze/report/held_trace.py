@@ -8,7 +8,7 @@ from typing import Final
 
 from specanalyze.trace import RankSource, RankTrace, Trace
 
-MOST_BYTES: Final = 3 << 30
+MOST_BYTES: Final = 1 << 30
 """Ranks are kept as long as all of them together are smaller than this; what does not fit is read again."""
 
 

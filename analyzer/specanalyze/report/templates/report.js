@@ -31,11 +31,17 @@
   button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
   name();
 
-  // On paper nothing can be pointed at: short tables are printed under their plots.
+  // On paper nothing can be pointed at: short tables are printed under their plots, which are drawn as wide as the sheet.
+  const PAPER = 690; // CSS pixels between the margins of A4 and Letter
+  const views = () => [...document.querySelectorAll(".plot")].map((place) => place.view).filter(Boolean);
   let opened = [];
   addEventListener("beforeprint", () => {
     opened = [...document.querySelectorAll("details:not([open])")].filter((d) => d.querySelectorAll("tr").length <= 40);
     opened.forEach((d) => { d.open = true; });
+    views().forEach((view) => { view.width(PAPER).run(); });
   });
-  addEventListener("afterprint", () => { opened.forEach((d) => { d.open = false; }); });
+  addEventListener("afterprint", () => {
+    opened.forEach((d) => { d.open = false; });
+    dispatchEvent(new Event("resize")); // each plot takes the width of its place again
+  });
 })();
