@@ -29,9 +29,11 @@ _NOTE: Final = "_speccollect_cycle"
 _LATE: Final = 32
 """Cycles after which a result that nobody asked for is given up: only one rank hands its results over."""
 
-_TARGET_PHASE: Final = {"speculative": "verify", "decode": "decode"}
-"""Leaf phase of the target's part, where the draft model has phases of its own; else a whole cycle is one leaf."""
-_WHOLE_PHASE: Final = {"speculative": "verify", "decode": "decode", "prefill": "prefill", "mixed": "prefill"}
+_LEAF_OF_MODE: Final = {"speculative": "verify", "decode": "decode", "prefill": "prefill", "mixed": "prefill"}
+"""Leaf phase that a cycle begins with."""
+
+_DRAFTING_MODES: Final = ("speculative", "decode")
+"""Modes whose cycles part the target from the draft model that follows; a prefill is one leaf with all that it runs."""
 
 _GRAPH_PHASE: Final = {"FULL": "full_graph", "PIECEWISE": "piecewise_graph"}
 """Sub-phase around a forward that replays CUDA graphs, by vLLM's name of the mode."""
@@ -92,7 +94,7 @@ class CycleHooks:
 
     def idle(self, wrapped: Call, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``Worker.execute_dummy_batch``: an idle step of a data-parallel rank, for the others' collectives."""
-        number = self._recorder.begin_cycle("idle", 0, 0, [])
+        number = self._opened(self._recorder.begin_cycle("idle", 0, 0, []))
         token = self._recorder.begin_phase("idle")
         try:
             return wrapped(*args, **kwargs)
@@ -108,9 +110,9 @@ class CycleHooks:
         if self._quiet or dummy:
             return wrapped(*args, **kwargs)
         output = argument("scheduler_output", 0, args, kwargs)
-        self._note_requests(runner, output)
         step = read_step(output)
         cycle = None if step is None else self._begin(runner, step)
+        self._note_requests(runner, output)
         if cycle is None:
             return wrapped(*args, **kwargs)
         over = True
@@ -245,31 +247,32 @@ class CycleHooks:
     # What the wrappers share
 
     def _begin(self, runner: Any, step: Step) -> _Cycle | None:
-        known = self._requests.context_tokens(step.request_ids)
-        number = self._recorder.begin_cycle(
-            step.mode,
-            len(step.request_ids),
-            step.draft_tokens,
-            step.request_ids,
-            self._context_tokens(runner, step, known),
-        )
+        size, context = len(step.request_ids), self._context_tokens(runner, step)
+        number = self._opened(self._recorder.begin_cycle(step.mode, size, step.draft_tokens, step.request_ids, context))
         if number < 0:  # the control word said stop
             return None
         speculating = getattr(runner, "speculative_config", None) is not None
-        cycle = _Cycle(self._recording, number, step, speculating and step.mode in _TARGET_PHASE)
+        cycle = _Cycle(self._recording, number, step, speculating and step.mode in _DRAFTING_MODES)
         self._cycle, self._thread = cycle, threading.get_ident()
-        self._give_up(_LATE)
-        self._enter(cycle, _WHOLE_PHASE[step.mode])
+        self._give_up()
+        self._enter(cycle, _LEAF_OF_MODE[step.mode])
         return cycle
 
-    @staticmethod
-    def _context_tokens(runner: Any, step: Step, known: int | None) -> int | None:
+    def _opened(self, number: int) -> int:
+        """Forgets what an earlier recording left, with the first cycle of a new one."""
+        if number == 0:
+            self._recording += 1
+            self._requests.clear()
+            self._pending.clear()
+        return number
+
+    def _context_tokens(self, runner: Any, step: Step) -> int | None:
         """Tokens that the requests have so far, as far as the host has heard; of a prefill nothing is said."""
-        if step.mode not in _TARGET_PHASE:
+        if step.mode not in _DRAFTING_MODES:
             return None
-        if known is None and not runner.vllm_config.scheduler_config.async_scheduling:
-            return step.computed_tokens + len(step.request_ids)  # the last token of each is yet to be computed
-        return known
+        if runner.vllm_config.scheduler_config.async_scheduling:  # the scheduler counts tokens that may be rejected
+            return self._requests.context_tokens(step.request_ids)
+        return step.computed_tokens + len(step.request_ids)  # the last token of each is yet to be computed
 
     def _end(self, cycle: _Cycle) -> None:
         self._leave(cycle)
@@ -305,9 +308,7 @@ class CycleHooks:
 
     def _note_requests(self, runner: Any, output: Any) -> None:
         for request_id in output.finished_req_ids:
-            told = self._requests.finish(request_id)
-            if told is not None:
-                self._recorder.request_finished(request_id, *told)
+            self._tell(request_id, self._requests.finish(request_id))
         for request in output.scheduled_new_reqs:
             if request.sampling_params is not None and request.prompt_token_ids is not None:
                 self._requests.add(
@@ -328,10 +329,15 @@ class CycleHooks:
         for request_id, drafts, prefills in zip(step.request_ids, step.drafts, step.prefills, strict=True):
             given = sampled.get(request_id, ())
             kept = self._requests.commit(request_id, given)
+            self._tell(request_id, self._requests.ended(request_id))
             # a request that a mixed step prefills verifies nothing, and a prefill's own token is counted by its end
             lengths.append(None if prefills and step.mode == "mixed" else kept)
             accepted.append(len(given) - 1 if drafts and given else None)
         self._recorder.accept(cycle.number, lengths, accepted if step.draft_tokens else None)
+
+    def _tell(self, request_id: str, tokens: tuple[int, int] | None) -> None:
+        if tokens is not None:
+            self._recorder.request_finished(request_id, *tokens)
 
     def _settle(self, cycle: _Cycle) -> None:
         """Nothing more will be heard of the cycle's tokens."""
@@ -339,9 +345,9 @@ class CycleHooks:
             cycle.settled = True
             self._recorder.accept(cycle.number, (), None)
 
-    def _give_up(self, kept: int) -> None:
-        """Cycles whose results nobody asked for in the last ``kept`` steps: on this rank their tokens stay unknown."""
-        while len(self._pending) > kept:
+    def _give_up(self) -> None:
+        """Cycles whose results nobody asked for in _LATE steps: on this rank their tokens stay unknown."""
+        while len(self._pending) > _LATE:
             cycle = self._pending.popleft()
             if cycle.recording == self._recording:
                 self._settle(cycle)
@@ -351,7 +357,7 @@ def _graph_batch_size(step: Step, batch: Any) -> int | None:
     """Requests that the graph was captured for. A graph that knows only tokens holds as many as its tokens suffice for."""
     if batch.num_reqs is not None:
         return int(batch.num_reqs)
-    if step.mode not in _TARGET_PHASE:
+    if step.mode not in _DRAFTING_MODES:
         return None
     return max(int(batch.num_tokens) // (1 + step.draft_tokens), len(step.request_ids))
 

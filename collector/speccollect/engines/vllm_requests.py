@@ -28,6 +28,7 @@ class _Request:
     stops: Container[int]
     committed: int = 0
     over: bool = False
+    told: bool = False
 
 
 class RequestLedger:
@@ -61,11 +62,23 @@ class RequestLedger:
             prompt_tokens, min(limit, max_model_len - prompt_tokens), frozenset(stops or ())
         )
 
+    def ended(self, request_id: str) -> tuple[int, int] | None:
+        """Prompt and completion tokens of a request that its last step ended; None before, and after it was told once."""
+        request = self._requests.get(request_id)
+        if request is None or not request.over or request.told:
+            return None
+        request.told = True
+        return request.prompt_tokens, request.committed
+
     def finish(self, request_id: str) -> tuple[int, int] | None:
-        """A request is over: its prompt and completion tokens, or None where its beginning was not seen."""
+        """The scheduler is done with a request.
+
+        Returns:
+            Its prompt and completion tokens, where ``ended`` has not told them (it was aborted) and its beginning was seen.
+        """
         self._finished.append(request_id)
         request = self._requests.pop(request_id, None)
-        return None if request is None else (request.prompt_tokens, request.committed)
+        return None if request is None or request.told else (request.prompt_tokens, request.committed)
 
     def context_tokens(self, request_ids: Sequence[str]) -> int | None:
         """Prompt and committed tokens of these requests together; None where one's beginning was not seen."""
