@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,8 @@ PAGES = [
     if path.name != "CHANGELOG.md"
 ]
 FENCE = re.compile(
-    r"(?P<mark><!-- run: \w+ -->\n)?^```(?P<language>[\w-]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"(?P<mark><!-- run: \w+ -->\n)?^(?P<indent> *)```(?P<language>[\w-]*)\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
 )
 INLINE = re.compile(r"`((?:specanalyze|speccollect) [^`\n]+)`")
 OURS = ("specanalyze", "speccollect")
@@ -41,7 +43,7 @@ def name(path: Path) -> str:
 def blocks(page: Path) -> Iterator[tuple[str, str, bool]]:
     """(language, code, run by .ci/run) of each fenced block."""
     for found in FENCE.finditer(page.read_text(encoding="utf-8")):
-        yield found["language"], found["code"], found["mark"] is not None
+        yield found["language"], textwrap.dedent(found["code"]), found["mark"] is not None
 
 
 def command_lines(code: str) -> Iterator[list[str]]:
