@@ -120,7 +120,20 @@ def _recorded_warnings(sections: dict[str, Any]) -> list[str]:
         lines.append(f"ranks missing from the recording: {', '.join(map(str, missing))}")
     if incomplete:
         lines.append(f"ranks that did not end their recording: {', '.join(map(str, incomplete))}")
+    lines += [_empty_window(window) for window in recording.get("windows") or [] if _is_empty(window)]
     return [str(line) for line in lines]
+
+
+def _is_empty(window: dict[str, Any]) -> bool:
+    """Whether the profiler saw nothing of a window in which graphs ran; False where the recording counts neither."""
+    return window.get("device_records") == 0 and (window.get("graph_replays") or 0) > 0
+
+
+def _empty_window(window: dict[str, Any]) -> str:
+    return (
+        f"rank {window.get('rank', '?')}, window {window.get('window')}: no device activity was recorded although "
+        f"{window['graph_replays']} graphs were replayed; its phases have host time only, not an idle device"
+    )
 
 
 def _opened(paths: Sequence[Path]) -> tuple[list[_File], dict[Path, str]]:

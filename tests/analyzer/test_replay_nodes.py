@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import traces
 
+from specanalyze.analysis import analyse
 from specanalyze.breakdown import break_down
 from specanalyze.carry_nodes import with_nodes
 from specanalyze.layers import by_layer, by_module, layers
 from specanalyze.load import open_trace
+from specanalyze.ranges import PHASE_CODE
 from specanalyze.trace_files import write_trace
 from specschema.errors import TraceError
 
@@ -192,3 +195,37 @@ def test_ids_whose_kernel_has_another_name_than_at_capture_are_not_believed() ->
     got, placed = buckets(rows)
     assert placed == {"placed": 0, "by_id": 0, "other_count": 0, "other_names": 1}
     assert got["moe"] == 10
+
+
+def verify_kernels(path: Path) -> list[list[tuple[str, bool]]]:
+    """(name, whether a node of a graph) of the activities of each verify, in order of start. A graph's copy may run as a kernel."""
+    (rank,) = analyse(open_trace([path]))
+    found = []
+    for window in rank.windows:
+        acts = window.activities
+        mine = acts.phase == PHASE_CODE["verify"]
+        node = acts.placement.node_row if acts.placement is not None else np.full(len(acts), -1)
+        for instance in np.unique(acts.range[mine]):
+            rows = np.flatnonzero(mine & (acts.range == instance))
+            rows = rows[np.argsort(acts.start[rows], kind="stable")]
+            names = [SAME.get(acts.names[n], acts.names[n]) for n in acts.name[rows].tolist()]
+            found.append(list(zip(names, (node[rows] >= 0).tolist(), strict=True)))
+    return found
+
+
+SAME = {"memcpy32_post": "Memcpy DtoD (Device -> Device)", "Memset (Unknown)": "Memset (Device)"}
+"""How copies and memsets are called in a replay -> eagerly."""
+
+
+def test_a_replay_runs_the_kernels_of_the_eager_forward_in_their_order(reference: Path) -> None:
+    """SGLang, EAGLE-3, one H200: the same forward captured and eager. Every node's activity is the eager forward's, one by one."""
+    folder = reference / "traces/sglang_h200/tp1"
+    captured = verify_kernels(folder / "e2_nodemap_m17_rank0.json.gz")
+    eager = verify_kernels(folder / "e2_eager_rank0.json.gz")
+    assert len(captured) == 40
+    (plain,) = {tuple(name for name, _ in verify) for verify in eager}
+    for verify in captured:
+        nodes = tuple(name for name, of_graph in verify if of_graph)
+        assert len(nodes) == 465
+        first = plain.index(nodes[0])
+        assert plain[first : first + 465] == nodes

@@ -323,3 +323,17 @@ def test_metadata_are_json_under_the_format_s_keys(tmp_path: Path) -> None:
         "device": "cuda",
     }
     assert keys[b"specanalyze.schema_version"] == b"1"
+
+
+def test_a_window_without_device_activity_is_told_from_an_idle_device(tmp_path: Path) -> None:
+    windows = [
+        {"rank": 0, "window": 0, "device_records": 900, "graph_replays": 3},
+        {"rank": 1, "window": 0, "device_records": 0, "graph_replays": 3},
+        {"rank": 1, "window": 1, "device_records": 0, "graph_replays": 0},
+        {"rank": 1, "window": 2},
+    ]
+    write_trace(trace_of(rank_of(0, [_CYCLE]), recording={"windows": windows}), tmp_path / "trace.parquet")
+    assert read_trace([tmp_path / "trace.parquet"]).warnings == [
+        "rank 1, window 0: no device activity was recorded although 3 graphs were replayed; its phases have host time "
+        "only, not an idle device"
+    ]
