@@ -38,6 +38,7 @@ BLOCK = re.compile(
     r"(?P<open><!-- real(?: (?P<how>head|depth)=(?P<count>\d+))?: (?P<command>[^\n]+?) -->\n).*?(?P<close><!-- /real -->)",
     re.DOTALL,
 )
+PROVENANCE = re.compile(r"(<!-- provenance -->\n).*?(<!-- /provenance -->)", re.DOTALL)
 LONGEST_TEXT = 48
 """Characters of a string in a JSON layout."""
 
@@ -110,7 +111,12 @@ def render(text: str) -> str:
     def fill(found: re.Match[str]) -> str:
         return found["open"] + block(found["command"], found["how"], int(found["count"] or 0)) + found["close"]
 
-    return BLOCK.sub(fill, text)
+    def table(found: re.Match[str]) -> str:
+        from sample_provenance import provenance  # beside this script
+
+        return f"{found[1]}{provenance(ROOT / 'samples')}{found[2]}"
+
+    return PROVENANCE.sub(table, BLOCK.sub(fill, text))
 
 
 def main() -> int:
