@@ -136,7 +136,8 @@ def what_if(
         changes: what to change.
         other: a recording of the same server at another number of verified tokens (other draft steps, or plain decoding):
             gives the per-token cost of verify.
-        draft_steps, other_steps: of the two recordings, where they do not say it.
+        draft_steps: of ``trace``, where it does not say it.
+        other_steps: of ``other``, where it does not say it.
         phase_map: regular expression -> phase for range names that are not built in.
 
     Raises:
