@@ -65,6 +65,9 @@ def analyse_rank(rank: RankTrace, phase_map: Mapping[str, str] | None = None) ->
 
 
 def analyse(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Iterator[RankAnalysis]:
-    """Analyse the ranks one after another; a caller that keeps only its own reduction keeps memory flat."""
-    for rank in trace.ranks():
-        yield analyse_rank(rank, phase_map)
+    """Analyse the ranks one after another; a caller that keeps only its own reduction keeps memory flat.
+
+    Nothing here holds a rank while the next one is read. A caller's own loop variable does; ``map`` does not.
+    """
+    for source in trace.sources:
+        yield analyse_rank(source.read(), phase_map)

@@ -134,6 +134,7 @@ def break_down(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Brea
     for analysis in analyse(trace, phase_map):
         ranks.append(rank_breakdown(analysis))
         cycles.append(rank_cycles(analysis.trace, phase_map, trace.metadata))
+        del analysis  # or it would stay in memory while the next rank is read
     result = assemble(trace, ranks)
     result.cycles = pl.concat(cycles)
     return result

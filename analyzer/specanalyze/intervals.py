@@ -5,12 +5,14 @@ Every function takes and returns int64 arrays. "Disjoint" means sorted by start 
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specanalyze.columns import rows_by_key
+from specanalyze.native import overlay as native_overlay
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -30,6 +32,8 @@ class Segments(NamedTuple):
 
 
 EMPTY: Ints = np.empty(0, dtype=np.int64)
+_COMPILED_ABOVE: Final = 10_000
+"""Intervals that repay the call of the compiled form."""
 
 
 def first_started(start: Ints, end: Ints, order: Ints) -> Segments:
@@ -162,3 +166,30 @@ def start_order(start: Ints, tie: Ints) -> Ints:
         some = order[among]
         order[among] = some[np.lexsort((tie[some], start[some]))]
     return order
+
+
+def overlay(layers: Sequence[Segments], begin: int, end: int) -> Segments:
+    """Give each instant of [begin, end) to the first layer that covers it.
+
+    Args:
+        layers: disjoint segments each, first layer first.
+        begin, end: what to cover.
+
+    Returns:
+        Disjoint segments with the owners of their layers; instants that no layer covers are in none.
+    """
+    compiled = native_overlay.overlay(layers, begin, end) if _repays(layers) else None
+    if compiled is not None:
+        return Segments(*compiled)
+    free_start, free_end = (np.array([x], dtype=np.int64) if begin < end else EMPTY for x in (begin, end))
+    taken = [Segments(EMPTY, EMPTY, EMPTY)]
+    for layer in layers:
+        taken.append(clip(layer, free_start, free_end))
+        free_start, free_end = subtract(free_start, free_end, taken[-1])
+    start, stop, owner = (np.concatenate(column) for column in zip(*taken, strict=True))
+    order = np.argsort(start, kind="stable")
+    return Segments(start[order], stop[order], owner[order])
+
+
+def _repays(layers: Sequence[Segments]) -> bool:
+    return sum(len(layer.start) for layer in layers) > _COMPILED_ABOVE

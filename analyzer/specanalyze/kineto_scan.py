@@ -88,17 +88,18 @@ class Scanner:
         """What ``kineto_columns.columns`` gives for the same rows."""
         if rows.first == rows.last:
             return None
-        numbers = {name: self._number(i, rows) for i, name in enumerate((*_TIMES_AND_IDS, *_NUMBERS))}
+        numbers = [self._number(name, rows) for name in _NUMBERS]
         series = [
-            pl.Series("kind", _KINDS).gather(self._code(0, rows)),
-            _coded("name", self._code(1, rows), _names(self._values[1])),
-            *(numbers.pop(name) for name in ("pid", "tid", "ts_ns", "dur_ns")),
-            *(column for column in numbers.values() if column.null_count() < len(column)),
+            pl.Series("kind", _KINDS).gather(self._codes(0, rows)),
+            pl.Series("name", ["", *self._values[1]], dtype=pl.Categorical).gather(self._codes(1, rows) + 1),
+            *(self._number(name, rows) for name in ("pid", "tid", "ts_ns", "dur_ns")),
+            *(column for column in numbers if column.null_count() < len(column)),
         ]
         for field, name in enumerate(_TEXTS, start=2):
-            codes = self._code(field, rows)
+            codes = pl.Series(self._codes(field, rows))
             if (codes >= 0).any():
-                series.append(_coded(name, codes, kineto_columns.VALUES_OF[name](self._values[field])))
+                values = kineto_columns.VALUES_OF[name](self._values[field])
+                series.append(values.gather(codes.set(codes < 0, None)))
         in_words = self._array(self._c.scanner_in_words(self._handle), np.dtype(np.uint8), rows)
         frame = pl.DataFrame(series)
         return kineto_columns.by_kind(frame, pl.Series(in_words != 0) & frame["pid"].is_null())
@@ -123,15 +124,21 @@ class Scanner:
         array: NDArray[Any] = np.frombuffer(memory, dtype)  # type: ignore[call-overload]
         return array
 
-    def _number(self, field: int, rows: Rows) -> pl.Series:
-        values = self._array(self._c.scanner_numbers(self._handle, field), np.dtype(np.int64), rows)
-        name = (*_TIMES_AND_IDS, *_NUMBERS)[field]
+    def _number(self, name: str, rows: Rows) -> pl.Series:
+        address = self._c.scanner_numbers(self._handle, (*_TIMES_AND_IDS, *_NUMBERS).index(name))
+        if not address:
+            return pl.repeat(None, rows.last - rows.first, dtype=pl.Int64, eager=True).alias(name)
+        values = self._array(address, np.dtype(np.int64), rows)
         missing = values == _MISSING
         column = pl.Series(name, values)
         return column.set(pl.Series(missing), None) if missing.any() else column
 
-    def _code(self, field: int, rows: Rows) -> NDArray[Any]:
-        return self._array(self._c.scanner_codes(self._handle, field), np.dtype(np.int32), rows)
+    def _codes(self, field: int, rows: Rows) -> NDArray[Any]:
+        """Index of each row's value, -1 where it has none."""
+        address = self._c.scanner_codes(self._handle, field)
+        if not address:
+            return np.full(rows.last - rows.first, -1, dtype=np.int32)
+        return self._array(address, np.dtype(np.int32), rows)
 
 
 def scanner(size: int) -> Scanner | None:
@@ -163,14 +170,3 @@ def _declared(*, compile_it: bool) -> ctypes.CDLL | None:
         function: Callable[..., Any] = getattr(compiled, name)
         function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
     return compiled
-
-
-def _names(values: Sequence[str]) -> pl.Series:
-    return pl.Series(["", *values], dtype=pl.Categorical)  # a row without a name has the empty one
-
-
-def _coded(name: str, codes: NDArray[Any], values: pl.Series) -> pl.Series:
-    """The value of each row."""
-    if name == "name":
-        return values.gather(codes + 1).alias(name)
-    return values.gather(pl.Series(codes).set(pl.Series(codes < 0), None)).alias(values.name or name)

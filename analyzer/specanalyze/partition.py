@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specanalyze.activities import BUCKET_CODE, Activities, communication_code, compute_code
 from specanalyze.columns import Ints
-from specanalyze.intervals import Segments, by_priority, clip, first_started, start_order, subtract, union_by_key
+from specanalyze.intervals import Segments, by_priority, first_started, overlay, start_order, union_by_key
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specschema.phases import BETWEEN, BUCKETS, OUTSIDE, PHASE_KEYS
 
@@ -110,18 +110,12 @@ def partition(ranges: Ranges, activities: Activities) -> Partition | None:
     if window is None:
         return None
     begin, end = window
-    free_start, free_end = np.array([begin], dtype=np.int64), np.array([end], dtype=np.int64)
-    if begin == end:
-        free_start = free_end = np.empty(0, dtype=np.int64)
-    taken: list[Segments] = []
+    layers: list[Segments] = []
     owners = _Owners()
 
-    def take(segments: Segments, first: int) -> None:
-        """Give what is still free of ``segments`` away; ``first`` is the row in ``owners`` of their owner 0."""
-        nonlocal free_start, free_end
-        got = clip(segments, free_start, free_end)
-        free_start, free_end = subtract(free_start, free_end, got)
-        taken.append(Segments(got.start, got.end, got.owner + first))
+    def lay(segments: Segments, first: int) -> None:
+        """Lay a layer under those before; ``first`` is the row in ``owners`` of the segments' owner 0."""
+        layers.append(Segments(segments.start, segments.end, segments.owner + first))
 
     # (a) running activities, tier by tier; in a tier the one that started first, then the lower stream, then file order
     index = np.arange(len(activities))
@@ -132,7 +126,7 @@ def partition(ranges: Ranges, activities: Activities) -> Partition | None:
     for tier in (compute, communication, ~(compute | communication)):
         members = np.flatnonzero(tier)
         order = members[start_order(activities.start[members], activities.stream[members])]
-        take(first_started(activities.start, activities.end, order), working)
+        lay(first_started(activities.start, activities.end, order), working)
 
     # (b) inside the span of one replay; (c) between a launch call and its first activity
     launches = activities.launches
@@ -144,20 +138,18 @@ def partition(ranges: Ranges, activities: Activities) -> Partition | None:
     replay = np.flatnonzero(launches.graph)
     spans = by_priority(launches.first[replay], launches.last[replay], priority[replay])
     gaps = owners.add(call_phase, BUCKET_CODE["graph_gap"], range=launches.range, launch=call)
-    take(Segments(spans.start, spans.end, replay[spans.owner]), gaps)
+    lay(Segments(spans.start, spans.end, replay[spans.owner]), gaps)
     waiting = owners.add(call_phase, BUCKET_CODE["launch"], range=launches.range, launch=call)
-    take(first_started(launches.start, launches.first, called_first), waiting)
+    lay(first_started(launches.start, launches.first, called_first), waiting)
 
     # (d) the host's own time
     host = owners.add(ranges.phase, BUCKET_CODE["host"], range=np.arange(len(ranges)))
     for level in ranges.cover():
-        take(level, host)
+        lay(level, host)
     between = owners.add(np.array([PHASE_CODE[BETWEEN]]), BUCKET_CODE["host"])
-    take(Segments(free_start, free_end, np.zeros(len(free_start), dtype=np.int64)), between)
+    lay(Segments(*(np.array([x], dtype=np.int64) for x in (begin, end, 0))), between)
 
-    start, stop, owner = (np.concatenate(column) for column in zip(*taken, strict=True))
-    order = np.argsort(start, kind="stable")
-    start, stop, owner = start[order], stop[order], owner[order]
+    start, stop, owner = overlay(layers, begin, end)
     phase, bucket, instance, activity, launch = owners.of(owner)
     inside_start, inside_end = np.clip(activities.start, begin, end), np.clip(activities.end, begin, end)
     busy = union_by_key(activities.phase, inside_start, inside_end, _PHASES)

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.intervals import Segments, by_priority, clip, first_started, subtract, union_by_key
+from specanalyze import intervals
+from specanalyze.intervals import (
+    Segments,
+    by_priority,
+    clip,
+    first_started,
+    overlay,
+    start_order,
+    subtract,
+    union_by_key,
+)
+from specanalyze.native.library import library
 
 _pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=14)
 
@@ -71,3 +83,30 @@ def test_union_by_key(pairs: list[tuple[int, int]], data: st.DataObject) -> None
         len({t for k, (s, d) in zip(keys, pairs, strict=True) if k == key for t in range(s, s + d)}) for key in range(3)
     ]
     assert union_by_key(keys, start, end, 3).tolist() == want
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@given(st.lists(_pairs, max_size=5), st.integers(0, 30), st.integers(30, 80))
+def test_overlay(compiled: bool, layers: list[list[tuple[int, int]]], begin: int, end: int) -> None:
+    if compiled and library("overlay") is None:
+        pytest.skip("no C compiler on this machine")
+    made, owned = [], 0
+    for pairs in layers:
+        start, stop = _columns(pairs)
+        disjoint = first_started(start, stop, np.lexsort((np.arange(len(start)), start)))
+        made.append(Segments(disjoint.start, disjoint.end, disjoint.owner + owned))
+        owned += len(pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "_COMPILED_ABOVE", -1 if compiled else 1 << 60)
+        found = overlay(made, begin, end)
+    expected: dict[int, int] = {}
+    for layer in reversed(made):
+        expected |= _instants(layer)
+    assert _instants(found) == {t: owner for t, owner in expected.items() if begin <= t < end}
+    assert found.start.tolist() == sorted(found.start.tolist())
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20))
+def test_start_order(rows: list[tuple[int, int]]) -> None:
+    start, tie = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1))
+    assert start_order(start, tie).tolist() == sorted(range(len(rows)), key=lambda i: (*rows[i], i))

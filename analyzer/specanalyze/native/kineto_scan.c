@@ -432,16 +432,17 @@ static int members(const scanner *s, cursor *c, row *r) {
     return take(c, '}') ? PLAIN : ODD;
 }
 
+/* Room for more rows; columns without any value yet stay NULL. */
 static int grow(scanner *s) {
-    size_t room = s->room ? s->room + s->room / 2 : 1 << 14;
+    size_t room = s->room ? s->room + s->room / 4 : 1 << 14;
     for (int i = 0; i < TIMES + IDS + s->numbers; i++) {
-        int64_t *longer = realloc(s->number[i], room * sizeof *longer);
-        if (!longer) return 0;
+        int64_t *longer = s->number[i] ? realloc(s->number[i], room * sizeof *longer) : NULL;
+        if (s->number[i] && !longer) return 0;
         s->number[i] = longer;
     }
     for (int i = 0; i < 2 + s->texts; i++) {
-        int32_t *longer = realloc(s->code[i], room * sizeof *longer);
-        if (!longer) return 0;
+        int32_t *longer = s->code[i] ? realloc(s->code[i], room * sizeof *longer) : NULL;
+        if (s->code[i] && !longer) return 0;
         s->code[i] = longer;
     }
     uint8_t *longer = realloc(s->in_words, room);
@@ -449,6 +450,19 @@ static int grow(scanner *s) {
     s->in_words = longer;
     s->room = room;
     return 1;
+}
+
+/* The first value of a column: all rows before have none. */
+static int64_t *first_number(const scanner *s) {
+    int64_t *column = malloc(s->room * sizeof *column);
+    for (size_t i = 0; column && i < s->rows; i++) column[i] = MISSING;
+    return column;
+}
+
+static int32_t *first_code(const scanner *s) {
+    int32_t *column = malloc(s->room * sizeof *column);
+    for (size_t i = 0; column && i < s->rows; i++) column[i] = -1;
+    return column;
 }
 
 /* Append the row if it is an event. */
@@ -467,12 +481,23 @@ static int append(scanner *s, const row *r) {
     }
     if (r->odd) return ODD;
     if (s->rows == s->room && !grow(s)) return NO_MEMORY;
-    for (int i = 0; i < TIMES + IDS + s->numbers; i++) s->number[i][s->rows] = r->number[i];
+    for (int i = 0; i < TIMES + IDS + s->numbers; i++) {
+        if (!s->number[i]) {
+            if (r->number[i] == MISSING) continue;
+            if (!(s->number[i] = first_number(s))) return NO_MEMORY;
+        }
+        s->number[i][s->rows] = r->number[i];
+    }
+    if (!s->code[0] && !(s->code[0] = first_code(s))) return NO_MEMORY;
     s->code[0][s->rows] = kind;
     for (int i = 0; i < 1 + s->texts; i++) {
         token value = i ? r->text[i - 1] : r->name;
         int32_t code = value.length ? intern(&s->table[1 + i], value) : -1;
         if (value.length && code < 0) return NO_MEMORY;
+        if (!s->code[1 + i]) {
+            if (code < 0) continue;
+            if (!(s->code[1 + i] = first_code(s))) return NO_MEMORY;
+        }
         s->code[1 + i][s->rows] = code;
     }
     s->in_words[s->rows++] = (uint8_t)r->in_words;
@@ -536,6 +561,8 @@ void scanner_forget(scanner *s, size_t rows, const size_t *known) {
 }
 
 size_t scanner_rows(const scanner *s) { return s->rows; }
+
+/* A column, NULL where no row has a value. */
 const int64_t *scanner_numbers(const scanner *s, int field) { return s->number[field]; }
 const int32_t *scanner_codes(const scanner *s, int field) { return s->code[field]; }
 const uint8_t *scanner_in_words(const scanner *s) { return s->in_words; }
