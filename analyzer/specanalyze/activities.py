@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.columns import Ints, distinct, factorize, integers, of_kind, rows_by_key
+from specanalyze.columns import Ints, distinct, factorize, integers, of_kind, places, rows_by_key
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
@@ -275,8 +275,8 @@ def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tu
     # Of two calls with one id (never seen from one profiler) the earlier row counts.
     row = np.empty(len(ids), dtype=np.int64)
     row[place[::-1]] = known[::-1]
-    at = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
-    hit = (ids[at] == correlation) & (correlation != -1)
+    at = places(ids, correlation)
+    hit = at >= 0
     used, call = distinct(row[at[hit]])
     found = np.full(len(correlation), -1, dtype=np.int64)
     found[hit] = call

@@ -49,8 +49,11 @@ def analyse_rank(rank: RankTrace, phase_map: Mapping[str, str] | None = None) ->
     numbers = [0]
     frames = [rank.events]
     if "window" in rank.events.columns:
-        known = rank.events.get_column("window").drop_nulls().unique().sort().to_list()
-        if known:
+        window = rank.events.get_column("window")
+        known = window.drop_nulls().unique().sort().to_list()
+        if len(known) == 1 and not window.null_count():
+            numbers = known
+        elif known:
             # A node of a captured graph lies in no window and belongs to all of them.
             node = pl.col("kind").cast(pl.String) == "node"
             numbers = known

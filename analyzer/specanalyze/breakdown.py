@@ -217,11 +217,11 @@ def _present(part: Partition, acts: Activities) -> np.ndarray[tuple[int], np.dty
 
 
 def _add_remainders(result: RankBreakdown, acts: Activities) -> None:
-    busy = union_by_key(acts.phase, acts.start, acts.end, len(PHASE_KEYS))
     for name in (UNATTRIBUTED, OUTSIDE):
-        code = PHASE_CODE[name]
+        rows = np.flatnonzero(acts.phase == PHASE_CODE[name])
+        busy = union_by_key(np.zeros(len(rows), dtype=np.int64), acts.start[rows], acts.end[rows], 1)
         count, ns = getattr(result, name)
-        setattr(result, name, (count + int((acts.phase == code).sum()), ns + int(busy[code])))
+        setattr(result, name, (count + len(rows), ns + int(busy[0])))
     called = np.flatnonzero(acts.launch >= 0)
     if len(called):
         lead = int((acts.launches.start[acts.launch[called]] - acts.start[called]).max())

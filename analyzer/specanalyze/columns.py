@@ -45,6 +45,20 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
     return used + low, index[place]
 
 
+def places(ids: Ints, values: Ints) -> Ints:
+    """Index of each value among ``ids`` (ascending, distinct), -1 where it is none of them."""
+    if not len(ids):
+        return np.full(len(values), -1, dtype=np.int64)
+    low, span = int(ids[0]), int(ids[-1]) - int(ids[0]) + 1
+    if span > _TABLE_LIMIT + _TABLE_ROOM * len(values):
+        at = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
+        return np.where(ids[at] == values, at, -1)
+    table = np.full(span + 1, -1, dtype=np.int64)  # the last place is that of values outside
+    table[ids - low] = np.arange(len(ids))
+    inside = (values >= low) & (values <= int(ids[-1]))
+    return table[np.where(inside, values - low, span)]
+
+
 def rows_by_key(key: Ints, keys: int) -> Iterator[tuple[int, Ints]]:
     """(key, its rows in order) for each key from 0 that occurs.
 

@@ -20,7 +20,7 @@ def overlay(
         return None
     columns = [[np.ascontiguousarray(column, dtype=np.int64) for column in layer] for layer in layers]
     counts = [len(layer[0]) for layer in columns]
-    # Stretches begin and end where intervals do: at most twice as many as intervals.
+    # Stretches begin and end where intervals do: at most twice as many as intervals. Pages never written take no memory.
     results = [np.empty(2 * sum(counts) + 1, dtype=np.int64) for _ in range(3)]
     function = compiled.overlay
     function.restype = ctypes.c_ssize_t
@@ -35,5 +35,5 @@ def overlay(
     )
     if made < 0:
         return None
-    start, stop, owner = (result[:made].copy() for result in results)
+    start, stop, owner = (result[:made] for result in results)
     return start, stop, owner
