@@ -200,6 +200,13 @@ def test_a_long_recording_makes_no_longer_a_page() -> None:
     assert max(len(f.table.rows) for s in long.sections for f in s.figures) <= MOST_ROWS
 
 
+def test_many_ranks_fit_the_page() -> None:
+    report = build_report([story.first_recording(ranks=64, cycles=60, traced=5).trace()])
+    assert len(to_html(report).encode()) < MOST_BYTES
+    (figure,) = section(report, "waits").figures
+    assert len(figure.table.rows) == 64
+
+
 # Machado, Oliveira and Fernandes (2009), severity 1.0: how dichromats see linear RGB.
 _VISION = {
     "usual": np.eye(3),

@@ -16,6 +16,7 @@ PLOTS: Final[Mapping[str, str]] = {
     "straggler": "waits",
     "profiler_distortion": "cycle-times",
     "wiring": "acceptance",
+    "simulated_acceptance": "acceptance",
     "draft_steps": "acceptance",
     "below_breakeven": "overview",
     "nccl_variables": "environment",

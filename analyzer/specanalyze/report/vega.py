@@ -28,7 +28,7 @@ _CONFIG: Final[dict[str, Any]] = {
         "labelFontSize": 12,
         "titleFontSize": 12,
     },
-    "axisQuantitative": {"tickCount": 10},
+    "axisQuantitative": {"tickCount": 10, "labelOverlap": True, "labelSeparation": 8},
     "legend": {
         "labelColor": _INK,
         "titleColor": _FAINT,
