@@ -186,7 +186,17 @@ def _data_coordinates(trace: Trace) -> dict[str, Any]:
 
 
 def _agree(table: pl.DataFrame, one: str, other: str) -> bool:
-    """Whether two ranks recorded the same requests and accepts in the cycles that both have."""
+    """Whether two ranks serve the same requests: they share a request id, or, where no ids are known, the same accepts.
+
+    Ids decide alone where both have them: arming a busy server may shift one rank's cycles by one, and a rank may miss the
+    accepts of a last cycle, so cycle by cycle even ranks of one replica need not agree.
+    """
+    ids = [
+        set(table.filter(pl.col("rank") == key).get_column("request_ids").drop_nulls().list.explode().drop_nulls())
+        for key in (one, other)
+    ]
+    if all(ids):
+        return bool(ids[0] & ids[1])
     facts = ["mode", "batch_size", "request_ids", "accept_lengths"]
     at = [pl.col("window").is_null().alias("untraced"), "cycle", *facts]
     left = table.filter(pl.col("rank") == one, pl.col("cycle").is_not_null()).select(at)

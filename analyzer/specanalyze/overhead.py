@@ -128,7 +128,8 @@ def _tiers(rank: RankTrace) -> tuple[str, str]:
     events = rank.events
     outside = events.filter(pl.col("window").is_null()) if "window" in events.columns else events.clear()
     stamps = of_kind(outside, ("phase",)).height > 0
-    operators = of_kind(events, ("op",)).height > 0
+    # User ranges of libraries (gloo:broadcast) are operators by kind, too; only torch's own say that operators were recorded.
+    operators = of_kind(events, ("op",)).get_column("name").cast(pl.String).str.starts_with("aten::").any()
     return "phases" if stamps else "cycles only", "kernels and CPU operators" if operators else "kernels"
 
 

@@ -18,7 +18,10 @@ from speccollect.gpu_facts import gpu_facts
 from speccollect.secrets_filter import clean_arguments, clean_mapping
 from speccollect.status import host_hash
 
-VARIABLE_PREFIXES: Final = ("NCCL_", "CUDA_", "SGLANG_", "SGL_", "VLLM_", "TORCH_NCCL_", "OMP_", "PYTORCH_CUDA_")
+VARIABLE_PREFIXES: Final = (
+    *("NCCL_", "CUDA_", "SGLANG_", "SGL_", "VLLM_", "TORCH_NCCL_", "OMP_", "PYTORCH_CUDA_"),
+    *("TEARDOWN_CUPTI", "SPECANALYZE_BACKEND"),  # what decides how much a window costs afterwards
+)
 """Environment variables that change what a server does; all others are nobody's business."""
 
 PACKAGES: Final = (

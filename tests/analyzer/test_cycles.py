@@ -109,6 +109,19 @@ def test_a_cycle_nested_in_a_cycle_is_part_of_it() -> None:
     assert table(cycle(None, 0, 10), cycle(None, 2, 8), cycle(None, 12, 20))["start_ns"].to_list() == [0, 12]
 
 
+def test_ranks_that_serve_the_same_request_count_once_even_where_their_accepts_differ() -> None:
+    def rank(number: int, accepts: list[int | None], first: int) -> Any:
+        rows = [
+            cycle(first + n, 10 * n, 10 * n + 8, mode="speculative", request_ids=["a"], accept_lengths=[length])
+            for n, length in enumerate(accepts)
+        ]
+        return traces.rank_trace(rows, rank=number)
+
+    # Rank 1 was armed a cycle later and never learnt the accepts of its last cycle.
+    recording = traces.trace(rank(0, [1, 2, 3], 0), rank(1, [2, 3, None], 0))
+    assert replicas(recording, cycle_table(recording)) == ["0"]
+
+
 def test_tensor_parallel_ranks_count_once_and_data_parallel_ranks_each() -> None:
     def rank(number: int, accepts: list[int], request: str = "a") -> Any:
         rows = [
