@@ -151,7 +151,9 @@ def test_a_stale_baseline_gives_no_verdict_unless_told() -> None:
     told = build_report([recording.trace()], baseline=baseline.trace(), accept_differences=True)
     assert told.headlines[0].verdict.startswith("Speculation pays")
     assert any("NCCL_PROTO: unset → LL" in note for note in section(told, "changes").notes)
-    assert [f.name for f in told.facts if f.differs][:1] == ["NCCL_ALGO"]
+    differing = {f.name: f.values for f in told.facts if f.differs}
+    assert differing["NCCL_ALGO"] == ("Ring", "unset")
+    assert differing["server.args.speculative_num_steps"] == ("2", "unset")
 
 
 def test_simulated_acceptance_is_said_beside_the_speed() -> None:

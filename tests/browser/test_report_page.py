@@ -316,6 +316,23 @@ def test_findings_lead_to_their_plots(browser: Any, eagle: Path) -> None:
     assert [t for t in targets if not browser.find_elements(By.ID, t)] == []
 
 
+def test_recordings_of_the_collector(browser: Any, tmp_path: Path) -> None:
+    """The repository's own samples: two step counts of one server beside plain decoding."""
+    from specanalyze.load import open_trace
+
+    samples = Path(__file__).resolve().parents[2] / "samples"
+    steps2, steps5, plain = (
+        open_trace([samples / f"sglang_tp2_{name}.parquet"]) for name in ("eagle3_steps2", "eagle3_steps5", "plain")
+    )
+    path = tmp_path / "report.html"
+    path.write_text(to_html(build_report([steps2, steps5], baseline=plain)))
+    show(browser, path)
+    picture(browser, tmp_path, "samples")
+    assert browser.execute_script("return document.body.dataset.plots") == "drawn"
+    assert complaints(browser) == []
+    assert path.stat().st_size < 3_000_000
+
+
 def test_a_real_server_with_a_node_map(browser: Any, reference: Path, tmp_path: Path) -> None:
     from specanalyze.load import open_trace
 

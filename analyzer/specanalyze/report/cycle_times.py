@@ -7,6 +7,7 @@ from typing import Final
 import altair as alt
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from specanalyze.cycles import DECODING
 from specanalyze.report.palette import variable
@@ -17,6 +18,8 @@ from specanalyze.report.vega import rows, specification
 MOST_POINTS: Final = 800
 """More cycles than this are drawn as medians of stretches, with their spread."""
 BINS: Final = 60
+EDGE: Final = 2.5
+"""A plot reaches to this many times the 95th percentile: one hiccup must not flatten all other cycles."""
 KINDS: Final = ("untraced", "traced", "disturbed")
 
 
@@ -39,6 +42,11 @@ def cycle_time_figures(recorded: Recorded) -> list[Figure]:
     place = pl.int_range(1, pl.len() + 1)
     steps = steps.with_columns(cycle=place.over("kind") if recorded.phases.another_run else place)
     return [_over_request(recorded, steps), _histogram(recorded, steps)]
+
+
+def _edge(values: NDArray[np.float64]) -> float:
+    """The longest time shown at its place."""
+    return float(min(values.max(), EDGE * np.quantile(values, 0.95)))
 
 
 def _colour(steps: pl.DataFrame) -> alt.Color:
@@ -78,10 +86,14 @@ def _over_request(recorded: Recorded, steps: pl.DataFrame) -> Figure:
         color=_colour(steps),
         tooltip=tip,
     )
-    dots = base.mark_circle(size=22, opacity=0.85).encode(
-        y=alt.Y("ms:Q", title="ms, start to start", scale=alt.Scale(zero=True))
+    edge = _edge(steps.get_column("ms").to_numpy())
+    beyond = steps.filter(ms > edge).height
+    dots = base.mark_circle(size=22, opacity=0.85, clip=True).encode(
+        y=alt.Y("ms:Q", title="ms, start to start", scale=alt.Scale(domain=[0, 1.05 * edge]))
     )
-    chart = base.mark_rule(strokeWidth=1.5, opacity=0.5).encode(y="p10:Q", y2="p90:Q") + dots if many else dots
+    chart = (
+        base.mark_rule(strokeWidth=1.5, opacity=0.5, clip=True).encode(y="p10:Q", y2="p90:Q") + dots if many else dots
+    )
     cells = [
         [r["kind"], str(r["cycle"]), str(r["cycles"]), f"{r['ms']:.3f}", f"{r['p10']:.3f}", f"{r['p90']:.3f}"]
         for r in points.iter_rows(named=True)
@@ -95,6 +107,7 @@ def _over_request(recorded: Recorded, steps: pl.DataFrame) -> Figure:
         ("p90", True),
     ]
     how = "medians of stretches, with p10 to p90" if many else "one point a cycle"
+    how += f"; {beyond} longer than {edge:.1f} ms not shown" if beyond else ""
     return Figure(
         f"{recorded.label}: cycle time over the request ({how})",
         f"Scatter of {steps.height} cycle times in order.",
@@ -106,7 +119,7 @@ def _over_request(recorded: Recorded, steps: pl.DataFrame) -> Figure:
 
 def _histogram(recorded: Recorded, steps: pl.DataFrame) -> Figure:
     values = steps.get_column("ms").to_numpy()
-    top = float(np.quantile(values, 0.995))
+    top = _edge(values)
     low = float(values.min())
     width = max((top - low) / BINS, 0.002 * float(np.median(values)))
     place = ((pl.col("ms") - low) / width).floor().clip(0, BINS)

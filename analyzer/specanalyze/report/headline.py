@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specanalyze.breakeven import BreakEven, break_even
-from specanalyze.environment import environment_of, facts
+from specanalyze.environment import UNSET, argument_section, environment_of, facts, variables
 from specanalyze.positions import acceptance_by_position
 from specanalyze.report.recorded import Recorded
 from specanalyze.wiring import wiring_warnings
@@ -27,6 +27,8 @@ FIRST_FACTS: Final = (
     "model_digest",
 )
 NOT_RECORDED: Final = "not recorded"
+PLAIN_FACTS: Final = ("driver", "cuda", "torch", "model_digest")
+"""Facts whose names have no dot and are no variables."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,22 @@ class Fact:
     differs: bool
 
 
+def _absent(name: str, recorded: Recorded) -> str:
+    """What is shown for a fact that a recording lacks: one that keeps variables or arguments says by silence: unset."""
+    environment = environment_of(recorded.trace)
+    section = argument_section(environment) if name.startswith("server.args.") else variables(environment)
+    # A dotted name is no variable's.
+    told = bool(section) and (name.startswith("server.args.") or "." not in name) and name not in PLAIN_FACTS
+    return UNSET if told else NOT_RECORDED
+
+
 def environment_facts(recordings: Sequence[Recorded]) -> tuple[list[Fact], list[Fact]]:
     """What ran: the facts to see first (with all that differ), and the rest."""
     each = [facts(environment_of(r.trace)) for r in recordings]
     names = list(dict.fromkeys(name for flat in each for name in flat))
     found = []
     for name in names:
-        values = tuple(flat.get(name, NOT_RECORDED) for flat in each)
+        values = tuple(flat.get(name) or _absent(name, r) for flat, r in zip(each, recordings, strict=True))
         found.append(Fact(name, values, len(set(values)) > 1))
     place = {name: i for i, name in enumerate(FIRST_FACTS)}
     first = sorted(

@@ -153,7 +153,8 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
     # Predicted ones as hollow rings around the measured ones, so that neither hides the other.
     dots = speed.transform_filter("datum.how == 'measured'").mark_point(size=70, filled=True, opacity=1)
     rings = speed.transform_filter("datum.how == 'predicted'").mark_point(size=220, strokeWidth=2, opacity=1)
-    bars = base.transform_filter("datum.how == 'measured'").mark_rule().encode(y="low:Q", y2="high:Q")
+    bounds = base.transform_filter("datum.how == 'measured'").mark_rule().encode(y="low:Q", y2="high:Q")
+    layers = ([bounds] if measured.height else []) + ([rings] if predicted.height else []) + [dots][: measured.height]
     cells = [
         [r["x"], r["how"], f"{r['tok_s']:.2f}", "–" if r["low"] is None else f"{r['low']:.2f} to {r['high']:.2f}"]
         for r in frame.iter_rows(named=True)
@@ -162,7 +163,7 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
     return Figure(
         "Speed over the setting",
         "Points: tok/s measured, with bounds, and predicted for every step count.",
-        specification(bars + rings + dots),
+        specification(alt.LayerChart(layer=layers)),
         table(columns, cells, "specanalyze sweep"),
         wide=False,
     )
