@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import os
 import re
@@ -112,7 +113,7 @@ def render(text: str) -> str:
         return found["open"] + block(found["command"], found["how"], int(found["count"] or 0)) + found["close"]
 
     def table(found: re.Match[str]) -> str:
-        from sample_provenance import provenance  # beside this script
+        provenance = importlib.import_module("sample_provenance").provenance  # beside this script
 
         return f"{found[1]}{provenance(ROOT / 'samples')}{found[2]}"
 

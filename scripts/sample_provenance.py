@@ -29,7 +29,8 @@ def _speculation(environment: dict[str, Any]) -> str:
     algorithm = told.get("speculative_algorithm")
     if not algorithm:
         return PLAIN
-    return f"{algorithm}, {told['speculative_num_steps']} steps, top-k {told['speculative_eagle_topk']}"
+    all_reduce = ", all-reduce by NCCL" if told.get("disable_custom_all_reduce") else ""
+    return f"{algorithm}, {told['speculative_num_steps']} steps, top-k {told['speculative_eagle_topk']}{all_reduce}"
 
 
 def _acceptance(environment: dict[str, Any]) -> str:
@@ -48,14 +49,18 @@ def _facts(path: Path) -> list[tuple[str, str]]:
     settings = recording["settings"]
     shape = environment["server_args"] if environment["server"] == "embedded" else {}
     return [
-        ("recorded", f"{started:%Y-%m-%d %H:%M} UTC, by {recording['tool']} {recording['version']}"),
+        ("recorded", f"{started:%Y-%m-%d %H:%M} UTC"),
+        (
+            "recorder",
+            f"{recording['tool']} {recording['version']}, {'cupti-python' if settings.get('cupti') else 'torch.profiler'}",
+        ),
         ("server", f"{environment['server']} {environment['server_version']}, tensor parallel {len(found['ranks'])}"),
         ("decoding", _speculation(environment)),
         ("acceptance", _acceptance(environment)),
-        ("GPUs", f"{environment['gpu_count']} x {environment['gpu']}, driver {environment['driver']}"),
+        ("GPUs", f"{environment['gpu_count']} x {environment['gpu']}"),
         (
             "software",
-            f"torch {environment['torch']}, CUDA {environment['cuda']}, NCCL {environment['nccl']['version']}",
+            f"torch {environment['torch']}, CUDA {environment['cuda']}, NCCL {environment['nccl']['version']}, driver {environment['driver']}",
         ),
         (
             "model",
@@ -64,15 +69,18 @@ def _facts(path: Path) -> list[tuple[str, str]]:
             if model
             else f"{shape['layers']} layers, hidden {shape['hidden']}, {shape['experts']} experts",
         ),
-        ("windows", ", ".join(f"{name} {settings[name]}" for name in ("skip", "warmup", "record", "repeat", "gap"))),
+        ("windows", "/".join(str(settings[name]) for name in ("skip", "warmup", "record", "repeat", "gap"))),
         ("events", f"{pq.read_metadata(path).num_rows:,}"),
     ]
 
 
 def provenance(folder: Path) -> str:
-    """A table with a row a fact and a column a sample."""
+    """A table with a row a sample, and below it what is the same for all."""
     paths = sorted(folder.glob("*.parquet"))
-    columns = [dict(_facts(path)) for path in paths]
-    lines = [["", *(f"`{path.name}`" for path in paths)], ["---"] * (len(paths) + 1)]
-    lines += [[name, *(column[name] for column in columns)] for name in columns[0]]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    rows = [dict(_facts(path)) for path in paths]
+    alike = [name for name in rows[0] if len({row[name] for row in rows}) == 1]
+    columns = [name for name in rows[0] if name not in alike]
+    lines = [["sample", *columns], ["---"] * (len(columns) + 1)]
+    lines += [[f"`{path.name}`", *(row[name] for name in columns)] for path, row in zip(paths, rows, strict=True)]
+    text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return text + "\nThe same for all: " + "; ".join(f"{name}: {rows[0][name]}" for name in alike) + ".\n"

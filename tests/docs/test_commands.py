@@ -32,7 +32,18 @@ FENCE = re.compile(
 )
 INLINE = re.compile(r"`((?:specanalyze|speccollect) [^`\n]+)`")
 OURS = ("specanalyze", "speccollect")
-HELD_ELSEWHERE = ("pip", "pytest", "python", "ruff", "mypy", "mkdocs", "git", "pre-commit", "scripts/install_nsys.sh")
+HELD_ELSEWHERE = (
+    ".",
+    "pip",
+    "pytest",
+    "python",
+    "ruff",
+    "mypy",
+    "mkdocs",
+    "git",
+    "pre-commit",
+    "scripts/install_nsys.sh",
+)
 """What bash blocks may also hold: installing and developing, which .ci/run does."""
 
 
