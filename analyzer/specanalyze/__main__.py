@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
@@ -14,7 +16,18 @@ def main() -> None:
             raise
         sys.stderr.write(f'{error.name} is not installed; run: pip install "specanalyze[analyzer]"\n')
         sys.exit(1)
-    sys.exit(run())
+    _leave(run())
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: everything is written and closed, and taking the interpreter and big tables apart piece by piece would
+    cost a seventh of the time of reading 100 MB only to free what the system frees anyway."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        pass  # the reader of our pipe has gone (``| head``)
+    os._exit(code)
 
 
 if __name__ == "__main__":
