@@ -63,17 +63,21 @@ def server_count(trace: Trace, cycles: pl.DataFrame, requests: pl.DataFrame) -> 
     """
     told = requests.filter(pl.col("completion_tokens").is_not_null(), pl.col("request_ids").list.len() == 1)
     told = told.select(request=pl.col("request_ids").list.first(), told="completion_tokens").unique("request")
+    nothing = pl.col("request_ids").list.eval(pl.lit(None, pl.Int64))
     rows = cycles.filter(pl.col("request_ids").is_not_null()).select(
         "mode",
         request="request_ids",
-        tokens=pl.col("accept_lengths").fill_null(pl.col("request_ids").list.eval(pl.lit(None, pl.Int64))),
+        tokens=pl.col("accept_lengths").fill_null(nothing),
+        accepted=pl.col("accepted_draft_tokens").fill_null(nothing),
     )
-    rows = rows.filter(pl.col("request").list.len() == pl.col("tokens").list.len()).explode("request", "tokens")
-    first = pl.col("mode") == "prefill"
+    size = pl.col("request").list.len()
+    rows = rows.filter(size == pl.col("tokens").list.len(), size == pl.col("accepted").list.len())
+    rows = rows.explode("request", "tokens", "accepted")
+    # of a mixed step's requests, those without accepted drafts were prefilled
+    prefilled = (pl.col("mode") == "prefill") | ((pl.col("mode") == "mixed") & pl.col("accepted").is_null())
     recorded = rows.group_by("request").agg(
-        prefilled=pl.col("mode").is_in(("prefill", "mixed")).any(),
-        tokens=pl.col("tokens").filter(pl.col("mode") != "prefill").sum()
-        + pl.max_horizontal(pl.col("tokens").filter(first).sum(), 1),
+        prefilled=prefilled.any(),
+        tokens=pl.col("tokens").sum() + (~pl.col("tokens").filter(prefilled).is_not_null().any()).cast(pl.Int64),
     )
     both = told.join(recorded.filter("prefilled"), on="request")
     if both.height:

@@ -18,6 +18,7 @@ TOTAL_COLUMNS: Final = (
     "mode",
     "request_ids",
     "accept_lengths",
+    "accepted_draft_tokens",
     "prompt_tokens",
     "completion_tokens",
 )
@@ -55,14 +56,12 @@ def rank_totals(rows: pa.Table, completion_tokens: int | None = None) -> dict[st
     lengths = known["accept_lengths"].combine_chunks().flatten()
     unknown = commits.num_rows - known.num_rows + _cycles_with_nulls(known)
 
-    prefills = cycles.filter(pc.is_in(mode, pa.array(["prefill", "mixed"])))
+    prefills = cycles.filter(pc.equal(mode, "prefill"))
     prefilled = set(prefills["request_ids"].combine_chunks().flatten().to_pylist())
-    # an engine may count the token that prefill itself gives among that cycle's accept lengths
-    told_first = prefills.filter(
-        pc.and_(pc.is_valid(prefills["accept_lengths"]), pc.equal(prefills["mode"].cast(pa.string()), "prefill"))
-    )
     first = dict.fromkeys(prefilled, 1)
-    first.update(_by_request(told_first, "accept_lengths"))
+    first.update(_prefilled_beside_verify(cycles.filter(pc.equal(mode, "mixed"))))
+    # an engine may count the token that prefill itself gives among that cycle's accept lengths
+    first.update(_by_request(prefills.filter(pc.is_valid(prefills["accept_lengths"])), "accept_lengths"))
 
     committed = _by_request(known, "accept_lengths")
     finished = rows.filter(pc.and_(pc.equal(rows["kind"], "request"), pc.is_valid(rows["completion_tokens"])))
@@ -95,6 +94,21 @@ def rank_totals(rows: pa.Table, completion_tokens: int | None = None) -> dict[st
         result.update(completion_tokens=completion_tokens, told_by="client", compared_requests=len(first))
         result.update(difference=completion_tokens - recorded, equal=completion_tokens == recorded)
     return result
+
+
+def _prefilled_beside_verify(mixed: pa.Table) -> dict[str, int]:
+    """Requests that mixed steps prefilled -> their first token, or 0 where the step's accept lengths hold it already.
+
+    A request with accepted drafts was verified; where an engine tells of none, any request may have been prefilled.
+    """
+    first: dict[str, int] = {}
+    columns = (mixed[name].to_pylist() for name in ("request_ids", "accept_lengths", "accepted_draft_tokens"))
+    for requests, lengths, accepted in zip(*columns, strict=True):
+        for place, request in enumerate(requests or ()):
+            if accepted is None or accepted[place] is None:
+                told = lengths is not None and lengths[place] is not None
+                first[request] = 0 if told else first.get(request, 1)
+    return first
 
 
 def _cycles_with_nulls(known: pa.Table) -> int:

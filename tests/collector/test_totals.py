@@ -10,8 +10,11 @@ from speccollect.table import event_table
 from speccollect.totals import rank_totals
 
 
-def cycle(mode: str, ids: list[str], lengths: list[int | None] | None) -> dict[str, Any]:
-    return {"kind": "cycle", "mode": mode, "request_ids": [ids], "accept_lengths": [lengths]}
+def cycle(
+    mode: str, ids: list[str], lengths: list[int | None] | None, accepted: list[int | None] | None = None
+) -> dict[str, Any]:
+    lists = {"request_ids": [ids], "accept_lengths": [lengths], "accepted_draft_tokens": [accepted]}
+    return {"kind": "cycle", "mode": mode, **lists}
 
 
 def request(name: str, completion: int) -> dict[str, Any]:
@@ -55,6 +58,24 @@ def test_prefill_that_tells_its_own_token() -> None:
     rows = [cycle("prefill", ["a"], [1]), cycle("decode", ["a"], [1]), request("a", 2)]
     result = totals(rows)
     assert (result["first_tokens"], result["equal"]) == (1, True)
+
+
+def test_a_prefill_beside_a_verify_gives_one_token() -> None:
+    """``b`` is computed in three pieces, the first beside the prefill of ``a``, the last with its first token."""
+    rows = [
+        cycle("prefill", ["a", "b"], [1, 0]),
+        cycle("mixed", ["a", "b"], [2, 0], [1, None]),
+        cycle("mixed", ["a", "b"], [3, 1], [2, None]),
+        cycle("speculative", ["a", "b"], [1, 2], [0, 1]),
+        request("a", 7),
+        request("b", 3),
+    ]
+    assert (totals(rows)["compared_requests"], totals(rows)["difference"]) == (2, 0)
+
+
+def test_a_request_that_was_verified_beside_a_prefill_is_not_prefilled_by_it() -> None:
+    rows = [cycle("mixed", ["old", "b"], [2, None], [1, None]), request("old", 500), request("b", 1)]
+    assert (totals(rows)["compared_requests"], totals(rows)["difference"]) == (1, 0)
 
 
 def test_client_count_is_used_where_the_server_tells_none() -> None:

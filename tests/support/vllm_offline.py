@@ -36,6 +36,7 @@ def main(job: dict[str, Any]) -> None:
         disable_log_stats=False,
         seed=0,
         speculative_config=speculation,
+        **job.get("more", {}),
     )
     prompts = [{"prompt_token_ids": prompt} for prompt in job["prompts"]]
     settings = [SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True) for tokens in job["tokens"]]

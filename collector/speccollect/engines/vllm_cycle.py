@@ -326,12 +326,11 @@ class CycleHooks:
         sampled = dict(zip(output.req_ids, tokens, strict=True))
         lengths: list[int | None] = []
         accepted: list[int | None] = []
-        for request_id, drafts, prefills in zip(step.request_ids, step.drafts, step.prefills, strict=True):
+        for request_id, drafts in zip(step.request_ids, step.drafts, strict=True):
             given = sampled.get(request_id, ())
             kept = self._requests.commit(request_id, given)
             self._tell(request_id, self._requests.ended(request_id))
-            # a request that a mixed step prefills verifies nothing, and a prefill's own token is counted by its end
-            lengths.append(None if prefills and step.mode == "mixed" else kept)
+            lengths.append(kept)
             accepted.append(len(given) - 1 if drafts and given else None)
         self._recorder.accept(cycle.number, lengths, accepted if step.draft_tokens else None)
 
