@@ -90,6 +90,9 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
             "record with the collector, or give --node-map FILE"
         )
     stretches = pl.concat(frames)
+    if not replays:
+        other = "decode" if phase != "decode" else "verify"
+        raise TraceError(f"{trace.name} replays no graph in {phase}; name a phase that does, such as --phase {other}")
     if not stretches.height:
         raise TraceError(f"no {phase} replay of {trace.name} fits its node map ({replays} replays looked at)")
     return Layers(_summed(stretches, phase), phase, placed, replays, unplaced_ns, list(trace.warnings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +12,7 @@ from specschema.errors import UsageError
 
 
 def write_table(table: pl.DataFrame, path: Path, force: bool = False) -> None:
-    """Write a table to ``.parquet`` or ``.csv``.
+    """Write a table to ``.parquet`` or ``.csv``, and say so on stderr: nothing else is printed with ``--output``.
 
     Raises:
         UsageError: another ending, an existing file without ``force``, or a folder that can't be written.
@@ -32,6 +33,7 @@ def write_table(table: pl.DataFrame, path: Path, force: bool = False) -> None:
             )
             flat.write_csv(temporary)
         os.replace(temporary, path)
+        sys.stderr.write(f"{path}: {table.height} rows of {table.width} columns\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
