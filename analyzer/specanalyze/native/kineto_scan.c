@@ -19,6 +19,12 @@
 #define MAX_FIELDS 32
 #define MAX_DEPTH 256
 #define MAX_KEY 64
+#ifndef FIRST_ROOM /* tests make these small, so that every piece of text outgrows them */
+#define FIRST_ROOM (1 << 14)
+#define FIRST_SLOTS 256
+#define FIRST_TOKENS 64
+#define FIRST_BYTES 4096
+#endif
 
 enum { PLAIN = 0, ODD = 1, NO_MEMORY = 2 };
 
@@ -90,7 +96,7 @@ static uint64_t hash_of(const char *text, size_t length) {
 }
 
 static int widen(tokens *table) {
-    size_t slots = table->slots ? 2 * (table->mask + 1) : 256;
+    size_t slots = table->slots ? 2 * (table->mask + 1) : FIRST_SLOTS;
     uint32_t *fresh = calloc(slots, sizeof *fresh);
     if (!fresh) return 0;
     for (size_t i = 0; i < table->count; i++) {
@@ -119,14 +125,14 @@ static int32_t intern(tokens *table, token value) {
     }
     if (value.length > UINT32_MAX || table->count >= INT32_MAX - 1) return -1;
     if (table->count == table->room) {
-        size_t room = table->room ? 2 * table->room : 64;
+        size_t room = table->room ? 2 * table->room : FIRST_TOKENS;
         entry *longer = realloc(table->entries, room * sizeof *longer);
         if (!longer) return -1;
         table->entries = longer;
         table->room = room;
     }
     if (table->used + value.length > table->size) {
-        size_t size = 2 * (table->used + value.length) + 4096;
+        size_t size = 2 * (table->used + value.length) + FIRST_BYTES;
         char *longer = realloc(table->bytes, size);
         if (!longer) return -1;
         table->bytes = longer;
@@ -434,7 +440,7 @@ static int members(const scanner *s, cursor *c, row *r) {
 
 /* Room for more rows; columns without any value yet stay NULL. */
 static int grow(scanner *s) {
-    size_t room = s->room ? s->room + s->room / 4 : 1 << 14;
+    size_t room = s->room ? s->room + s->room / 4 : FIRST_ROOM;
     for (int i = 0; i < TIMES + IDS + s->numbers; i++) {
         int64_t *longer = s->number[i] ? realloc(s->number[i], room * sizeof *longer) : NULL;
         if (s->number[i] && !longer) return 0;
