@@ -11,7 +11,7 @@ A page says what to run in a comment, and this script writes what it printed:
     <!-- /real -->
 
 ``real head=20`` keeps the first lines; ``real depth=3`` reads the output as JSON and shows its layout: that many levels,
-one element of each list, one rank. Commands run at 80 columns without colour, in a folder where ``samples/`` is the repository's.
+one element of each list, one rank, six digits. Commands run at 80 columns without colour, in a folder where ``samples/`` is the repository's.
 
     python scripts/render_docs.py            rewrite the pages
     python scripts/render_docs.py --check    exit 1 and name the pages that are stale
@@ -89,6 +89,8 @@ def layout(value: Any, depth: int) -> Any:
         if depth <= 0 or not value:
             return "[…]" if value else []
         return [layout(value[0], depth - 1), *([f"… {len(value)} in all"] if len(value) > 1 else [])]
+    if isinstance(value, float):
+        return float(f"{value:.6g}")  # the last digits of a mean depend on the machine's vector width
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         return value[: LONGEST_TEXT - 1] + "…"
     return value
