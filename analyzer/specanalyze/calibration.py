@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from specanalyze.bootstrap import Interval
-from specanalyze.breakdown import RankBreakdown
 from specanalyze.cycles import decoding
 from specanalyze.medians import median_interval
 from specanalyze.overhead import alike_cycles
+from specanalyze.rank_breakdown import RankBreakdown
 from specschema.phases import IDLE_BUCKETS, PHASE_KEYS
 
 FEW: Final = 5
@@ -162,7 +162,7 @@ def calibrated_columns(frame: pl.DataFrame, calibrations: Mapping[str, Calibrati
     """Add calibrated columns to the breakdown table.
 
     Args:
-        frame: of ``breakdown.breakdown_frame(..., by="rank")``.
+        frame: of ``breakdown_table.breakdown_frame(..., by="rank")``.
         calibrations: rank key -> of ``calibrate``.
 
     Returns:

@@ -12,13 +12,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from specanalyze.analysis import analyse_rank
-from specanalyze.breakdown import Breakdown, assemble, rank_breakdown
+from specanalyze.breakdown import Breakdown, assemble
 from specanalyze.calibration import FEW
 from specanalyze.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.environment import argument, environment_of
 from specanalyze.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.kernels import kernels
 from specanalyze.positions import acceptance_by_position
+from specanalyze.rank_breakdown import rank_breakdown
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.waits import Communication, Waits, communication_of, match
 from specschema.errors import TraceError

@@ -11,11 +11,12 @@ import polars as pl
 
 from specanalyze.accept import verify_steps_of
 from specanalyze.analysis import analyse
-from specanalyze.breakdown import RankBreakdown, assemble, rank_breakdown
+from specanalyze.breakdown import assemble
 from specanalyze.cycles import DECODING, control_is_another_run, replicas
 from specanalyze.pace import Pace, inter_token, pace_of, token_pairs
 from specanalyze.phase_cycles import OTHER, phase_cycles
 from specanalyze.phase_remarks import remarks
+from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.server_count import REQUEST_SCHEMA, request_rows
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
-from specanalyze.analysis import RankAnalysis, analyse
-from specanalyze.breakdown import Breakdown, RankBreakdown, assemble, rank_breakdown
+from specanalyze.analysis import analyse
+from specanalyze.breakdown import Breakdown, assemble
 from specanalyze.collective_columns import NAMED
 from specanalyze.collective_speed import collective_speeds, limit_of
 from specanalyze.ranges import PHASE_CODE
+from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.trace import Trace
-from specanalyze.waits import Communication, Waits, communication_of, match
+from specanalyze.wait_table import last_to_arrive, wait_json
+from specanalyze.waits import Communication, Waits, match, rank_communication
 
 
 @dataclass
@@ -51,7 +52,7 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
     world = None
     for analysis in analyse(trace, phase_map):
         broken_down.append(rank_breakdown(analysis))
-        talk.append(_communication(analysis))
+        talk.append(rank_communication(analysis))
         hosts[analysis.trace.key] = analysis.trace.host
         world = max(world or 0, analysis.trace.world_size or 0) or None
     result = assemble(trace, broken_down)
@@ -111,28 +112,6 @@ _UNMATCHED: Final = pl.DataFrame(
 )
 
 
-def _communication(analysis: RankAnalysis) -> Communication:
-    """One rank's communication over all windows; replays are numbered through, window after window."""
-    rank = analysis.trace
-    parts = [
-        communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    replays: dict[int, Any] = {}
-    frames = []
-    for part in parts:
-        shift = pl.lit(0)
-        for phase in part.replays:
-            before = len(replays.get(phase, []))
-            shift = pl.when((pl.col("phase") == phase) & (pl.col("replay") >= 0)).then(before).otherwise(shift)
-        frames.append(part.kernels.with_columns((pl.col("replay") + shift).alias("replay")))
-        for phase, sizes in part.replays.items():
-            replays[phase] = [*replays.get(phase, []), *sizes.tolist()]
-    arrays = {phase: np.array(sizes, dtype=np.int64) for phase, sizes in replays.items()}
-    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), arrays)
-
-
 def _wait_warnings(waits: Waits, have: int, world: int | None) -> list[str]:
     said = list(waits.reasons)
     if waits.voided:
@@ -155,63 +134,6 @@ def _wait_warnings(waits: Waits, have: int, world: int | None) -> list[str]:
         listed = ", ".join(f"rank {key}: {n}" for key, n in waits.unmatched.items())
         said.append(f"communication kernels not matched with the other ranks' ({listed}): their waiting is unknown")
     return said
-
-
-def wait_json(waits: Waits | None) -> dict[str, Any] | None:
-    """The ``wait`` object of ``ranks --json`` (docs/commands.md); None with one rank."""
-    if waits is None:
-        return None
-    table = waits.collectives
-    keys = list(waits.unmatched)
-    by_seq = table.filter(pl.col("matched_by") == "seq")
-    by_replay = table.filter(pl.col("matched_by") == "replay")
-    used = table.filter(~pl.col("voided"))
-    ways = []
-    if by_seq.height:
-        ways.append("process group and Seq")
-    phases = by_replay.get_column("phase").unique(maintain_order=True).to_list()
-    ways += [f"n-th communication kernel of the n-th {phase} replay" for phase in phases]
-    complete = bool(table.get_column("complete").all()) if table.height else None
-    per_collective = []
-    collectives: dict[str, Any] = {}
-    for part in table.partition_by("collective", maintain_order=True):  # one turn a collective, for its JSON object
-        void = bool(part["voided"][0])
-        values = None if void else dict(zip(part["rank"].to_list(), part["wait_ns"].to_list(), strict=True))
-        per_collective.append(values)
-        if part["matched_by"][0] == "seq":
-            seq = int(part["seq"][0])
-            missing = sorted({rank for _, s, rank in waits.missing if s == seq})
-            entry: dict[str, Any] = {"complete": bool(part["complete"][0])}
-            if missing:
-                entry |= {"missing_ranks": missing, "lower_bound_ns": values}
-            else:
-                entry["wait_ns"] = values
-            collectives[str(seq)] = entry
-    sums = {k: used.filter(pl.col("rank") == k) for k in keys}
-    result: dict[str, Any] = {
-        "matched_by": "; ".join(ways) or None,
-        "complete": complete,
-        "voided": waits.voided,
-        "unmatched_kernels": waits.unmatched,
-        "per_collective_ns": per_collective,
-        "wait_ns": {k: int(t["wait_ns"].sum()) for k, t in sums.items()},
-        "transfer_ns": {k: int(t["transfer_ns"].sum()) for k, t in sums.items()},
-        "last_to_arrive": _last_to_arrive(table),
-    }
-    if collectives:
-        result["collectives"] = collectives
-    return result
-
-
-def _last_to_arrive(table: pl.DataFrame) -> list[str | None]:
-    """For each collective in order of time the rank with the shortest duration: the others waited for it; None if void."""
-    if not table.height:
-        return []
-    shortest = table.sort("collective", "dur_ns", maintain_order=True).unique(
-        "collective", keep="first", maintain_order=True
-    )
-    picked = shortest.select(pl.when(~pl.col("voided")).then(pl.col("rank"))).to_series()
-    return picked.to_list()
 
 
 def ranks_frame(report: RanksReport) -> pl.DataFrame:
@@ -246,7 +168,7 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
                     row["wait_ns"] = int(mine["wait_ns"].sum())
                     row["transfer_ns"] = int(mine["transfer_ns"].sum())
                     row["collectives"] = mine.height
-                    row["late"] = _last_to_arrive(used).count(r.key)
+                    row["late"] = last_to_arrive(used).count(r.key)
             rows.append(row)
     schema: dict[str, type[pl.DataType]] = {"rank": pl.String, "phase": pl.String}
     schema |= dict.fromkeys(

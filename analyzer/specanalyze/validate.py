@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from specanalyze.breakdown import Breakdown, assemble, rank_breakdown
+from specanalyze.breakdown import Breakdown, assemble
+from specanalyze.rank_breakdown import rank_breakdown
 from specanalyze.trace import Trace
 
 SCHEMA = {"check": pl.String, "rank": pl.String, "result": pl.String, "detail": pl.String}

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.activities import Activities, communication_code
+from specanalyze.analysis import RankAnalysis
 from specanalyze.collective_columns import NAMED, collective_columns
 from specanalyze.columns import Ints, integers, texts
 from specanalyze.ranges import PHASE_CODE, Ranges
@@ -120,6 +121,27 @@ def communication_of(
     told = collective_columns(activities, index)
     kernels = pl.concat([kernels, told], how="horizontal").with_columns(pl.lit(window).alias("window"))
     return Communication(key, rank, host, kernels, replays)
+
+
+def rank_communication(analysis: RankAnalysis) -> Communication:
+    """One rank's communication over all windows; replays are numbered through, window after window."""
+    rank = analysis.trace
+    parts = [
+        communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    replays: dict[int, list[Ints]] = {}
+    frames = []
+    for part in parts:
+        shift = pl.lit(0)
+        for phase, sizes in part.replays.items():
+            before = sum(len(earlier) for earlier in replays.get(phase, []))
+            shift = pl.when((pl.col("phase") == phase) & (pl.col("replay") >= 0)).then(before).otherwise(shift)
+            replays.setdefault(phase, []).append(sizes)
+        frames.append(part.kernels.with_columns((pl.col("replay") + shift).alias("replay")))
+    arrays = {phase: np.concatenate(sizes) for phase, sizes in replays.items()}
+    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), arrays)
 
 
 def match(ranks: Sequence[Communication]) -> Waits | None:

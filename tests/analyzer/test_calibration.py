@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.breakdown import break_down, breakdown_frame
+from specanalyze.breakdown import break_down
+from specanalyze.breakdown_table import breakdown_frame
 from specanalyze.calibration import Calibration, calibrate, calibrated_columns, withheld_reasons
 from specanalyze.cycles import cycle_table
 from specanalyze.load import open_trace

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from specanalyze.accept import accepts_of_trace
-from specanalyze.breakdown import break_down, breakdown_json
+from specanalyze.breakdown import break_down
+from specanalyze.breakdown_table import breakdown_json
 from specanalyze.calibration import calibrate
 from specanalyze.load import open_trace
 

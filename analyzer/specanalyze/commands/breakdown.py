@@ -54,7 +54,8 @@ def breakdown(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
-    from specanalyze.breakdown import break_down, breakdown_frame, breakdown_json
+    from specanalyze.breakdown import break_down
+    from specanalyze.breakdown_table import breakdown_frame, breakdown_json
     from specanalyze.calibration import calibrate, calibrated_columns, calibration_json
     from specanalyze.render.terminal import warn
 

@@ -8,9 +8,11 @@ import numpy as np
 import polars as pl
 from rich.text import Text
 
-from specanalyze.breakdown import Breakdown, RankBreakdown
+from specanalyze.breakdown import Breakdown
 from specanalyze.calibration import Calibration
+from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+from specanalyze.wait_table import by_replay
 from specschema.phases import BUCKETS
 
 ROWS: tuple[tuple[str, str], ...] = (
@@ -43,6 +45,8 @@ def _column(formula: str) -> pl.Expr:
 _BAR = 12
 """Columns of a whole bar: at 80 columns an estimate must keep its bounds beside it (rule D6)."""
 
+ALLREDUCE_ROW = "allreduce (exposed)"
+
 IDLE_ROWS = ("graph replay", "  gaps in replays", "  graph launches", "eager launches", "host")
 """Rows made of idle time alone: observing makes these dearer, so they are what a calibration scales (rule D6)."""
 
@@ -59,7 +63,7 @@ def draw(
     for name in dict.fromkeys(phases):
         for rank in result.ranks:
             if name in rank.buckets_ns:
-                _draw_rank(rank, name, (calibrations or {}).get(rank.key))
+                _draw_rank(rank, name, (calibrations or {}).get(rank.key), by_replay(result.waits, rank.key, name))
                 out.print()
     notes(out, [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values())])
 
@@ -94,7 +98,7 @@ def _estimate(label: str, mean_ns: float, calibration: Calibration | None) -> li
     return [milliseconds(value), f"{low / 1e6:.2f}..{high / 1e6:.2f}"]
 
 
-def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None) -> None:
+def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None, waits: pl.DataFrame) -> None:
     total = rank.total_ns(phase)
     instances = rank.instances[phase]
     whole = rank.phase_instances.filter(pl.col("phase") == phase, pl.col("complete")) if instances else None
@@ -112,6 +116,8 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None)
         bar = Text("") if label.startswith(" ") else share_bar(share, _BAR)
         estimate = _estimate(label, ns / instances, calibration) if instances else []
         rows.append([label, *spread, milliseconds(ns), percent(share), *estimate, bar])
+        if label == ALLREDUCE_ROW:
+            rows += _waiting_rows(waits, total, len(estimate))
     spread = ["–"] * 3
     if whole is not None and whole.height:
         values = whole.select(pl.sum_horizontal(*BUCKETS)).to_series().to_numpy()
@@ -141,6 +147,20 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None)
         ("", "left"),
     ]
     console().print(table(title, columns, rows, spare=("sum", "p10", "p90", "bounds")))
+
+
+def _waiting_rows(waits: pl.DataFrame, total: int, more: int) -> list[list[str | Text]]:
+    """Waiting for the other ranks and transfer, of the collectives that all ranks recorded (rule D4), a replay."""
+    rows: list[list[str | Text]] = []
+    for label, column in (("  waiting", "wait_ns"), ("  transfer", "transfer_ns")):
+        if not waits.height:
+            break
+        replays = waits.filter(pl.col("replay").is_not_null()).get_column(column).to_numpy()
+        spread = [milliseconds(float(v)) for v in np.percentile(replays, [50, 10, 90])] if len(replays) else ["–"] * 3
+        ns = int(waits.get_column(column).sum())
+        share = percent(ns / total) if total else "–"
+        rows.append([label, *spread, milliseconds(ns), share, *[""] * more, Text("")])
+    return rows
 
 
 def _estimated_total(rank: RankBreakdown, phase: str, calibration: Calibration | None) -> str:
@@ -187,6 +207,13 @@ def _facts(result: Breakdown, phase: str) -> list[str]:
     if device:
         shares = ", ".join(f"{_WAYS.get(way, way)} {percent(ns / device)}" for way, ns in ways.items())
         said.append(f"class of device time: {shares}")
+    if result.waits is not None and result.waits.collectives.height:
+        said.append(
+            "waiting = a rank's duration of a collective minus the shortest of all ranks', transfer = the shortest; over matched "
+            "collectives, the hidden part included (see ranks)"
+        )
+    elif len(result.ranks) == 1:
+        said.append("one rank: how much of allreduce is waiting for other ranks is unknown")
     said.append("buckets of all phases sum to the window to the nanosecond; shares are of the phase's own time")
     if all(r.device == "cpu" for r in result.ranks):
         said.append(

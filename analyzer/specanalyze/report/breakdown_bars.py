@@ -8,8 +8,8 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
-from specanalyze.breakdown import RankBreakdown
 from specanalyze.calibration import Calibration, calibrate
+from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded

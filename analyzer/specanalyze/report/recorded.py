@@ -8,12 +8,12 @@ from pathlib import PurePath
 from typing import Final, TypeVar
 
 from specanalyze.accept import Accepts, accepts_of_cycles
-from specanalyze.breakdown import RankBreakdown
 from specanalyze.columns import of_kind
 from specanalyze.layers import Layers, layers
 from specanalyze.measured import Measured, measure
 from specanalyze.overhead import Overhead, measure_overhead
 from specanalyze.phases_report import PhaseReport, phase_report
+from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.recordings import recording_in_name
 from specanalyze.report.held_trace import held
 from specanalyze.trace import Trace
