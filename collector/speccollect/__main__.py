@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 
 from specschema.errors import SpecError, UsageError
 
 
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Let ``finally`` run: a recording that this command armed is disarmed."""
+    sys.exit(128 + number)
+
+
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 the server or the data can't do it, 2 usage."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal is the usual end of a long recording
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
     try:
         from speccollect.cli import app
     except ImportError as error:

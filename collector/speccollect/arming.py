@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import json
 import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from speccollect.control import Command, ControlReader
+from speccollect.control import Command, ControlReader, recording_folder
 from speccollect.identity import Identity, find_identity, thread_id
 from speccollect.preload import WAIT_SECONDS, Preload
 from speccollect.ranges import NvtxRanges
@@ -28,6 +31,15 @@ NodeRows: TypeAlias = Mapping[str, Sequence[Any]]
 ``node`` (the ordinal) may be left out: it is then 0, 1, 2, ... Missing columns are null."""
 
 
+LOOK_AROUND: Final = 1023
+"""Polls between two looks whether the control file still has its name (a mask: one less than a power of two)."""
+
+NEVER: Final = bytes(4)
+"""Generation of a control file through which no command has been given."""
+
+REMOVED: Final = "the folder was removed while it was recorded: what had been written there is gone"
+
+
 class Arming:
     """The control side of a rank. Methods without an underscore never raise.
 
@@ -39,8 +51,10 @@ class Arming:
         self.armed = False
         self._folder = folder
         self._reader: ControlReader | None = None
-        self._generation = 0
+        self._word = NEVER
         self._failed = False
+        self._failed_for_good = False
+        self._polls = 0
         self._recording: Recording | None = None
         self._orphan: Recording | None = None
         self._writers: list[Writer] = []
@@ -53,15 +67,18 @@ class Arming:
         self._server: dict[str, Any] = {}
 
     def poll(self) -> None:
-        """Read the control word (about 100 ns); arm or disarm when it moved. Call it once a cycle, and while idle."""
+        """Read the control word (0.4 to 0.8 us); arm or disarm when it moved. Call it once a cycle, and while idle."""
         try:
             reader = self._reader
             if reader is None:
                 if self._folder is None or self._failed:
                     return
                 reader = self._attach(self._folder)
-            if reader.generation() != self._generation:
+            if reader.word() != self._word:
                 self._obey(reader)
+            self._polls += 1
+            if not self._polls & LOOK_AROUND and reader.removed():
+                self._detach(reader)
             if self._orphan is not None:
                 self._close_orphan()
         except Exception as error:  # noqa: BLE001  fail open: the server must go on
@@ -103,44 +120,52 @@ class Arming:
 
     def _attach(self, folder: Path) -> ControlReader:
         self._reader = ControlReader(folder)
-        atexit.register(self.close)
-        # children of multiprocessing leave without running atexit
-        multiprocessing_util.Finalize(None, self.close, exitpriority=10)
-        self._preload.start()
+        if not self._preload.is_alive() and self._preload.ident is None:
+            atexit.register(self.close)
+            # children of multiprocessing leave without running atexit
+            multiprocessing_util.Finalize(None, self.close, exitpriority=10)
+            self._preload.start()
         self._tell("idle")
         return self._reader
+
+    def _detach(self, reader: ControlReader) -> None:
+        """The folder was removed (a clean-up between two runs, a cleaner of temporary files): use the one that follows."""
+        with self._transition:
+            logger.warning("%s was removed; a new one is made", reader.path)
+            self._disarm(REMOVED, failed=True)
+            self._reader = None
+            self._word = NEVER
 
     def _obey(self, reader: ControlReader) -> None:
         with self._transition:
             # remembered first: a command that can't be obeyed is refused once, not once a cycle
-            self._generation = reader.generation()
+            self._word = reader.word()
             try:
                 command = reader.read()
             except TraceError as error:
                 logger.warning("%s; this rank stays disarmed", error)
                 self._tell("failed", str(error))
-                self._disarm(str(error))
+                self._disarm(str(error), failed=True)
                 return
             current = self._recording
             if current is not None and (not command.armed or current.number != command.recording):
                 self._disarm(None)
-            if command.armed and self._recording is None and not self._failed:
-                self._arm(command)
+            if command.armed and self._recording is None and not self._failed_for_good:
+                self._failed = False
+                try:
+                    self._arm(command)
+                except (TraceError, OSError) as error:
+                    # not this recording; the next one is tried again
+                    logger.error("recording %d is left out: %s", command.recording, error)
+                    self._tell("failed", str(error), command.recording)
 
     def _arm(self, command: Command) -> None:
         assert self._folder is not None
         identity = find_identity(self._rank, self._coordinates)
-        other = self._other_process(identity)
-        if other is not None and other.recording == command.recording:
-            raise TraceError(
-                f"rank {identity.rank} is already recorded by process {other.pid} in {self._folder}: "
-                "give each replica a folder of its own (SPECANALYZE_DIR)"
-            )
+        self._claim(identity, command.recording)
         self._preload.join(WAIT_SECONDS)
         recording = Recording(command.recording, command.windows, NvtxRanges(), thread_id())
-        writer = Writer(
-            self, recording, self._folder, identity, dict(self._server), dict(self._nodes), self._generation
-        )
+        writer = Writer(self, recording, self._folder, identity, dict(self._server), dict(self._nodes), self._word)
         if command.windows.repeat:
             recording.windows = open_windows(command.windows, recording.say)
         writer.announce()
@@ -150,13 +175,44 @@ class Arming:
         self._recording = recording
         self.armed = True
 
-    def _disarm(self, message: str | None) -> None:
+    def _claim(self, identity: Identity, number: int) -> None:
+        """One rank of one recording is one process: a second one would replace the first one's finished files.
+
+        Raises:
+            TraceError: another process has it, or had it and is gone (a worker that was started again).
+        """
+        assert self._folder is not None
+        files = recording_folder(self._folder, number)
+        files.mkdir(mode=0o700, exist_ok=True)
+        path = files / f"rank{identity.rank:05d}.process.json"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            other = self._other_process(identity)
+            if other is not None and other.recording == number:
+                raise TraceError(
+                    f"rank {identity.rank} is already recorded by process {other.pid} in {self._folder}: "
+                    "give each replica a folder of its own (SPECANALYZE_DIR)"
+                ) from None
+            raise TraceError(
+                f"rank {identity.rank} was started again during recording {number}: what its first process finished "
+                "is kept; disarm and arm again to record this one"
+            ) from None
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"pid": identity.pid, "host": identity.host}, file)
+
+    def _disarm(self, message: str | None, *, failed: bool = False) -> None:
         recording = self._recording
         self.armed = False
         self._recording = None
-        if recording is not None:
+        if recording is None:
+            return
+        try:
             recording.close()
-            self._writers[-1].finish(message)
+        except Exception as error:  # noqa: BLE001  what is finished must still be written
+            self.fail("disarm", error, recording)
+            return
+        self._writers[-1].finish(message, failed=failed)
 
     def take_over(self, recording: Recording) -> bool:
         """Called by the writer thread: the control word moved, but the server is idle and nobody polls.
@@ -176,9 +232,10 @@ class Arming:
             recording.rotate()
             return True
 
-    def control_generation(self) -> int:
+    def control_word(self) -> bytes:
         """The generation word as the writer thread sees it."""
-        return self._reader.generation() if self._reader is not None else self._generation
+        reader = self._reader
+        return reader.word() if reader is not None else NEVER
 
     def _close_orphan(self) -> None:
         orphan, self._orphan = self._orphan, None
@@ -193,7 +250,7 @@ class Arming:
             return None
         return other
 
-    def _tell(self, state: str, message: str | None = None) -> None:
+    def _tell(self, state: str, message: str | None = None, recording: int = 0) -> None:
         if self._folder is None:
             return
         identity = find_identity(self._rank, self._coordinates)
@@ -206,39 +263,50 @@ class Arming:
                 pid=identity.pid,
                 host=identity.host,
                 state=state,
+                recording=recording,
                 world_size=identity.world_size,
                 message=message,
             ),
         )
 
-    def fail(self, where: str, error: BaseException) -> None:
-        """Log once, disarm, and let the server go on. What is already on disk stays."""
+    def fail(self, where: str, error: BaseException, recording: Recording | None = None) -> None:
+        """Log once, disarm, and let the server go on. What is already on disk stays.
+
+        A full disk, a folder that can't be used and the like end this recording, the next one is tried again; anything
+        else is a bug of ours, and this process records no more.
+        """
         first = not self._failed
         self._failed = True
+        self._failed_for_good |= not isinstance(error, (OSError, TraceError))
         self.armed = False
-        recording, self._recording = self._recording, None
-        if not first:
-            return
+        current, self._recording = self._recording, None
+        recording = recording or current
         message = f"{where}: {type(error).__name__}: {error}"
-        try:
+        if first:
             logger.error(
                 "speccollect switched itself off, the server is not affected (%s)",
                 message,
                 exc_info=None if isinstance(error, TraceError) else error,
             )
-            if recording is not None:
-                if recording.windows is not None:
-                    # the profiler can only be stopped by the thread that started it
-                    if threading.get_ident() == recording.thread:
-                        recording.windows.drop()
-                    else:
-                        self._orphan = recording
-                recording.rotate()
-                self._writers[-1].finish(message, failed=True)
-            else:
+        if recording is not None:
+            self._abandon(recording, message)
+        elif first:
+            with contextlib.suppress(Exception):
                 self._tell("failed", message)
-        except Exception:  # noqa: BLE001  nothing is left to try
-            pass
+
+    def _abandon(self, recording: Recording, message: str) -> None:
+        """Let go of a recording, whatever of it is broken: each step is tried even if the one before it failed."""
+        with contextlib.suppress(Exception):
+            if recording.windows is not None:
+                # the profiler can only be stopped by the thread that started it
+                if threading.get_ident() == recording.thread:
+                    recording.windows.drop()
+                else:
+                    self._orphan = recording
+        with contextlib.suppress(Exception):
+            recording.rotate()
+        with contextlib.suppress(Exception):
+            self._writers[-1].finish(message, failed=True)
 
     def close(self) -> None:
         """The process ends, or a test does: finish the files. Waits for the writer thread, ten seconds at most."""

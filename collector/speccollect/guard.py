@@ -6,10 +6,13 @@ Also the fast path: while nothing is armed, a hooked call costs one attribute ch
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
+
+logger = logging.getLogger("speccollect")
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 """``wrapper(wrapped, instance, args, kwargs)``; ``wrapped`` is bound to ``instance`` already (wrapt's convention)."""
@@ -54,7 +57,7 @@ def guarded(where: str, wrapper: Wrapper, recorder: Any, *, polls: bool = False,
             try:
                 recorder.poll()
             except Exception as error:  # noqa: BLE001  hook boundary: fail open
-                recorder.fail(where, error)
+                _tell(recorder, where, error)
         if not (recorder.armed or always) or capturing():
             return wrapped(*args, **kwargs)
         original = _Original(wrapped)
@@ -65,9 +68,9 @@ def guarded(where: str, wrapper: Wrapper, recorder: Any, *, polls: bool = False,
         except Exception as error:  # noqa: BLE001  hook boundary: fail open
             failure = error
         if failure is not None and failure is not original.error:
-            recorder.fail(where, failure)
+            _tell(recorder, where, failure)
         elif failure is None and not original.called:
-            recorder.fail(where, RuntimeError("the wrapper did not call the original"))
+            _tell(recorder, where, RuntimeError("the wrapper did not call the original"))
         if original.error is not None:
             try:
                 raise original.error
@@ -79,6 +82,15 @@ def guarded(where: str, wrapper: Wrapper, recorder: Any, *, polls: bool = False,
         return original.result if failure is not None else result
 
     return guard
+
+
+def _tell(recorder: Any, where: str, error: Exception) -> None:
+    """Let the recorder switch itself off; its own failure to do so must not reach the server either."""
+    try:
+        recorder.fail(where, error)
+    except Exception:
+        recorder.armed = False
+        logger.exception("speccollect could not switch itself off in order after %s: %s", where, error)
 
 
 def capturing() -> bool:

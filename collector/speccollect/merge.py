@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from speccollect.control import read_command, recording_folder
 from speccollect.part_file import PART_NAME, writer_options
-from speccollect.status import RankStatus, read_statuses
+from speccollect.status import RankStatus, alive, read_statuses
 from speccollect.totals import TOTAL_COLUMNS, rank_totals
 from specschema import metadata
 from specschema.errors import TraceError, UsageError
@@ -176,7 +176,7 @@ def merge(
         TraceError: no finished file at all.
     """
     if output.exists() and not force:
-        raise UsageError(f"{output} exists: give another name with -o, or --force to overwrite it")
+        raise UsageError(_taken(output))
     if (folder / "control").exists():
         source = recording_folder(folder, recording if recording is not None else read_command(folder).recording)
         statuses = read_statuses(folder)
@@ -197,8 +197,9 @@ def merge(
     }
     section = _recording(parts, missing, totals, request_summary)
     section["problems"] = problems
+    said = {s.rank: s for s in statuses if s.recording == section["id"]}
     problems.extend(
-        f"rank {rank} did not end its recording: what came after its last file is lost"
+        f"rank {rank} did not end its recording{_why(said.get(rank))}: what came after its last file is lost"
         for rank in section["incomplete_ranks"]
     )
     for rank, lost in section["lost"].items():
@@ -215,8 +216,28 @@ def merge(
             }
         )
     )
-    rows = _write(parts, output, schema, requests)
+    try:
+        rows = _write(parts, output, schema, requests, force)
+    except OSError as error:
+        raise TraceError(
+            f"{output} can't be written ({error.strerror or error}); nothing is lost, the ranks' files are in {source}: "
+            f"make room, then `speccollect merge --dir {folder} -o {output.name}`"
+        ) from error
     return Merged(path=output, rows=rows, ranks=ranks, problems=problems, recording=section)
+
+
+def _taken(output: Path) -> str:
+    return f"{output} exists: give another name with -o, or --force to overwrite it"
+
+
+def _why(status: RankStatus | None) -> str:
+    """What is known of a rank that left files and no end."""
+    if status is None:
+        return ""
+    facts = [status.message] if status.message else []
+    if alive(status) is False:
+        facts.append(f"its process {status.pid} is gone")
+    return f" ({'; '.join(facts)})" if facts else ""
 
 
 def _clock(parts: list[Part]) -> dict[str, Any]:
@@ -243,10 +264,11 @@ def _facts(parts: list[Part], problems: list[str]) -> pa.Table:
     return pa.concat_tables([*tables, empty], promote_options="permissive").unify_dictionaries()
 
 
-def _write(parts: list[Part], output: Path, schema: pa.Schema, requests: pa.Table | None) -> int:
+def _write(parts: list[Part], output: Path, schema: pa.Schema, requests: pa.Table | None, force: bool) -> int:
     """One row group per rank and window; the rest of a rank in groups of at most about ROWS_PER_GROUP rows."""
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     rows = 0
     try:
         with open(descriptor, "wb") as file, pq.ParquetWriter(file, schema, **writer_options()) as writer:
@@ -276,7 +298,25 @@ def _write(parts: list[Part], output: Path, schema: pa.Schema, requests: pa.Tabl
                 else:
                     rows += flush([table.cast(EVENT_SCHEMA.remove_metadata())])
             rows += flush(waiting)
-        os.replace(temporary, output)
+        _name(temporary, output, force)
     finally:
         temporary.unlink(missing_ok=True)
     return rows
+
+
+def _name(temporary: Path, output: Path, force: bool) -> None:
+    """Give a whole file its name; one that came there meanwhile stays, unless ``force``.
+
+    Raises:
+        UsageError: there is a file by now.
+    """
+    if not force:
+        try:
+            os.link(temporary, output)
+            return
+        except FileExistsError:
+            raise UsageError(_taken(output)) from None
+        except OSError:  # a file system without hard links
+            if output.exists():
+                raise UsageError(_taken(output)) from None
+    os.replace(temporary, output)

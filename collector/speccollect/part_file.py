@@ -43,8 +43,13 @@ def write_part(path: Path, table: pa.Table, sections: Mapping[str, Any]) -> int:
     temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     schema = EVENT_SCHEMA.with_metadata(metadata.encode(sections))
-    with open(descriptor, "wb") as file, pq.ParquetWriter(file, schema, **writer_options()) as writer:
-        writer.write_table(table.cast(schema), row_group_size=max(1, table.num_rows))
-    size = temporary.stat().st_size
-    os.replace(temporary, path)
+    try:
+        with open(descriptor, "wb") as file, pq.ParquetWriter(file, schema, **writer_options()) as writer:
+            writer.write_table(table.cast(schema), row_group_size=max(1, table.num_rows))
+        size = temporary.stat().st_size
+        os.replace(temporary, path)
+    except BaseException:
+        # on a full disk the half file would take the room that the rank's last word needs
+        temporary.unlink(missing_ok=True)
+        raise
     return size

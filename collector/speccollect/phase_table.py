@@ -36,7 +36,8 @@ class PhaseTable:
 
     Attributes:
         mode: speculative, or decode where the server does not speculate.
-        cycles: how many cycles the host's figures are over.
+        cycles: how many cycles were looked at. Means are over those that the next one follows, where there are any: phases
+            and cycle over the same stretches, so that what is left of a cycle is never negative.
         traced: they lie inside profiler windows, because there are none outside: slower than the server is.
         cycle_ms: mean time from one cycle's start to the next one's (consecutive cycles only).
         host_ms: phase -> time its host range was open. On a GPU this is launching and waiting, not the work.
@@ -78,6 +79,8 @@ def phase_table(path: Path) -> PhaseTable | None:
     numbers = chosen["cycle"].to_numpy()
     next_to = np.flatnonzero(np.diff(numbers) == 1)
     periods = np.diff(chosen["start_ns"].to_numpy())[next_to]
+    if len(periods):
+        numbers = numbers[next_to]
     cycle_ns = float(np.mean(periods)) if len(periods) else float(np.mean(chosen["dur_ns"].to_numpy()))
     phases = rows.filter(pc.equal(kind, "phase"))
     measured = phases.filter(pc.is_in(phases["cycle"], pa.array(numbers)))
@@ -86,7 +89,7 @@ def phase_table(path: Path) -> PhaseTable | None:
     return PhaseTable(
         rank=rank,
         mode=wanted,
-        cycles=len(numbers),
+        cycles=chosen.num_rows,
         traced=traced,
         cycle_ms=cycle_ns / 1e6,
         host_ms=_host_ms(measured, len(numbers)),

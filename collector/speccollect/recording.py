@@ -33,7 +33,11 @@ _NAMES_LIMIT: Final = 256  # names of phases and modes; more of them means that 
 
 _MESSAGES_LIMIT: Final = 50
 
+STEP_NS: Final = 20_000_000
+"""A disagreement of the host's two clocks that no gentle correction reaches in SEGMENT_SECONDS (at most 500 ppm: 5 ms)."""
+
 _now = time.time_ns
+_steady = time.monotonic_ns
 
 
 class Lost:
@@ -94,6 +98,7 @@ class Recording:
         self.window: int | None = None
         self.warmup = False
         self._serial = 0
+        self._offset_ns = _now() - _steady()
         self.rotate()
 
     def say(self, message: str) -> None:
@@ -119,8 +124,20 @@ class Recording:
         except IndexError:
             return
         self._serial += 1
-        new.reset(self.next_cycle, self.window, _now(), self._serial, warmup=self.warmup)
+        now = _steady()
+        new.reset(self.next_cycle, self.window, now, self._serial, warmup=self.warmup)
         self.segment = new
+        self._look_at_the_clock(now)
+
+    def _look_at_the_clock(self, now: int) -> None:
+        """Stamps count Unix time, which an administrator or a time service may set while cycles run."""
+        offset_ns = _now() - now
+        step_ns, self._offset_ns = offset_ns - self._offset_ns, offset_ns
+        if abs(step_ns) > STEP_NS:
+            self.say(
+                f"the host's clock was set {'forward' if step_ns > 0 else 'back'} by {abs(step_ns) / 1e9:.3f} s shortly "
+                f"before cycle {self.next_cycle}: times before and after it don't compare"
+            )
 
     def _make_room(self, now: int) -> None:
         current = self.segment
@@ -132,7 +149,7 @@ class Recording:
         if (
             current.cycle_count >= seg.CYCLE_CAPACITY
             or current.phase_count > seg.PHASE_CAPACITY - _CYCLE_RESERVE
-            or now - current.opened_ns > SEGMENT_SECONDS * 1_000_000_000
+            or now - current.opened_at_ns > SEGMENT_SECONDS * 1_000_000_000
         ):
             self.rotate()
 
@@ -160,7 +177,7 @@ class Recording:
             self._abandon_cycle()
         if self.windows is not None and mode in COMMITTING_MODES:
             self.windows.step(self)
-        self._make_room(_now())
+        self._make_room(_steady())
         number = self.next_cycle
         self.next_cycle = number + 1
         self.open_cycle = number

@@ -41,6 +41,7 @@ class Segment:
     was handed over. Accept lengths may still arrive then: they are single reference stores into lists.
 
     Attributes:
+        opened_at_ns: when it was taken, by the monotonic clock: the host's clock may be set while it is in use.
         phases: int64, PHASE_CAPACITY x PHASE_COLUMNS; a row whose END is 0 was never closed.
         cycles: int64, CYCLE_CAPACITY x CYCLE_COLUMNS; row i is cycle ``first_cycle + i``.
         window: profiler window the stretch lies in; None outside.
@@ -57,7 +58,7 @@ class Segment:
         "cycle_count",
         "cycles",
         "first_cycle",
-        "opened_ns",
+        "opened_at_ns",
         "phase_cells",
         "phase_count",
         "phases",
@@ -81,14 +82,16 @@ class Segment:
         self.phase_count = 0
         self.cycle_count = 0
         self.first_cycle = 0
-        self.opened_ns = 0
+        self.opened_at_ns = 0
         self.window: int | None = None
         self.warmup = False
         self.sealed = False
         self.serial = 0
         self.profile: WindowResult | None = None
 
-    def reset(self, first_cycle: int, window: int | None, opened_ns: int, serial: int, *, warmup: bool = False) -> None:
+    def reset(
+        self, first_cycle: int, window: int | None, opened_at_ns: int, serial: int, *, warmup: bool = False
+    ) -> None:
         """Make the segment ready for cycles from ``first_cycle`` on; called by the thread that runs the cycles only."""
         count = self.cycle_count
         self.request_ids[:count] = [None] * count
@@ -98,7 +101,7 @@ class Segment:
         self.cycle_count = 0
         self.first_cycle = first_cycle
         self.window = window
-        self.opened_ns = opened_ns
+        self.opened_at_ns = opened_at_ns
         self.warmup = warmup
         self.sealed = False
         self.serial = serial

@@ -38,7 +38,8 @@ class Origin:
 def phase_rows(segment: Segment, names: Sequence[str], origin: Origin) -> tuple[pa.Table, int]:
     """Phase rows of a segment, and how many ranges were never closed (left out)."""
     cells = segment.phases[: segment.phase_count]
-    closed = cells[cells[:, seg.END] > 0]
+    # an end before its start: the host's clock was set back in between (the recording says so)
+    closed = cells[(cells[:, seg.END] > 0) & (cells[:, seg.END] >= cells[:, seg.START])]
     start = closed[:, seg.START]
     table = event_table(
         len(closed),
@@ -74,13 +75,13 @@ def cycle_rows(
     """
     count = segment.cycle_count
     cells = segment.cycles[:count]
-    rows = np.flatnonzero(cells[:, seg.END] > 0)
     start = cells[:, seg.START].copy()
     duration = cells[:, seg.END] - start
     if measured is not None:
         numbers, starts, durations = measured
         start[numbers - segment.first_cycle] = starts
         duration[numbers - segment.first_cycle] = durations
+    rows = np.flatnonzero((cells[:, seg.END] > 0) & (duration >= 0))
 
     def lists(values: Sequence[Any]) -> list[Any]:
         return [values[i] or None for i in rows.tolist()]

@@ -128,7 +128,10 @@ def record_requests(
     took_part = [s for s in read_statuses(folder) if s.recording == command.recording]
     if not took_part:
         announced = [s for s in read_statuses(folder) if alive(s) is not False]
-        if announced:
+        failed = [f"rank {s.rank}: {s.message}" for s in announced if s.state == "failed" and s.message]
+        if failed:
+            why = "; ".join(failed)
+        elif announced:
             why = f"{len(announced)} ranks announced themselves there but none saw the request: is it another server's folder?"
         else:
             why = "no process of the server announced itself there: was it started with SPECANALYZE_DIR or `speccollect run`?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,10 @@ done: all files of the recording closed; failed: the collector switched itself o
 
 STATUS_PATTERN: Final = "rank*.status.json"  # rank00003.status.json
 _STATUS_NAME: Final = re.compile(r"rank(\d+)\.status\.json")
+
+
+MESSAGE: Final = 600
+"""Characters of a message on a full disk: at six bytes each a status still fits the one block that its file has."""
 
 
 @dataclass
@@ -48,10 +53,22 @@ def write_status(folder: Path, status: RankStatus) -> None:
     """Replace the rank's status file."""
     path = status_path(folder, status.rank)
     temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(status), file)
-    os.replace(temporary, path)
+    content = json.dumps(dataclasses.asdict(status)).encode()
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        # the disk is full, but the old file has its block: that a rank failed must not go untold for want of another
+        short = dataclasses.replace(status, message=status.message[:MESSAGE] if status.message else None)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        with open(descriptor, "wb") as file:
+            file.write(json.dumps(dataclasses.asdict(short)).encode())
+            file.truncate()
 
 
 def read_status(path: Path) -> RankStatus | None:

@@ -81,12 +81,13 @@ class Windows:
         self._replays: ReplayStamps | None = None
         self._guard = contextlib.ExitStack()
         self._opened_ns = 0
+        self._opened_at_ns = 0
         self._first_cycle = 0
 
     def step(self, recording: Recording) -> None:
         """A decode cycle is about to begin."""
         if self._state == _RECORD and self._remaining > 0:
-            seconds = (time.time_ns() - self._opened_ns) / 1e9
+            seconds = (time.monotonic_ns() - self._opened_at_ns) / 1e9
             if seconds > self.settings.max_seconds:
                 self.close(recording, f"longer than {self.settings.max_seconds} s")
         while self._remaining == 0 and self._state != _DONE:
@@ -124,7 +125,11 @@ class Windows:
         if foreign_profiler():
             self._pass_over(recording, "another torch profiler is running (stop it, phases go on)")
             return False
-        profiler = self._new_profiler(recording)
+        try:
+            profiler = self._new_profiler(recording)
+        except Exception as error:  # noqa: BLE001  phases need no profiler
+            self._pass_over(recording, f"the profiler could not be attached ({type(error).__name__}: {error})")
+            return False
         self._profiler = profiler
         self.attached = True
         if not profiler.plain:
@@ -162,11 +167,13 @@ class Windows:
         recording.window = self._index
         recording.rotate()
         if recording.segment is None:
-            recording.window = None
-            self.drop()
-            self._pass_over(recording, "no buffer was free, the disk is too slow")
+            self._let_go(recording, "no buffer was free, the disk is too slow")
             return
-        self._profiler.start()
+        try:
+            self._profiler.start()
+        except Exception as error:  # noqa: BLE001  phases need no profiler
+            self._let_go(recording, f"the profiler did not start ({type(error).__name__}: {error})")
+            return
         if self.device == "cuda":
             self._replays = ReplayStamps(REPLAYS)
             self._replays.start()
@@ -175,9 +182,19 @@ class Windows:
 
             self.range_type = lambda name: record_function(range_name(name))
         self._opened_ns = time.time_ns()
+        self._opened_at_ns = time.monotonic_ns()
         self._first_cycle = recording.next_cycle
         self._state = _RECORD
         self._remaining = self.settings.record
+
+    def _let_go(self, recording: Recording, why: str) -> None:
+        """Of a window that is being opened: what its cycles would have been is control again."""
+        recording.window = None
+        with contextlib.suppress(Exception):  # a profiler that can't start may not be able to stop either
+            self.drop()
+        if recording.segment is not None:
+            recording.rotate()
+        self._pass_over(recording, why)
 
     def close(self, recording: Recording, cut: str | None) -> None:
         """End the open window, if there is one, and hand its events over.
@@ -195,15 +212,25 @@ class Windows:
         profiler, replays = self._profiler, self._replays
         self._detach()
         closed_ns = time.time_ns()
-        events = profiler.stop()
-        count = len(events)
         columns = None
-        begun = time.perf_counter_ns()
         read = profiler.read if isinstance(profiler, CuptiProfiler) else read_columns
-        if count <= READ_AT_ONCE:
-            columns = read(events, pause=None)
-            if not profiler.metadata:
-                events = []
+        try:
+            events = profiler.stop()
+            count = len(events)
+            begun = time.perf_counter_ns()
+            if count <= READ_AT_ONCE:
+                columns = read(events, pause=None)
+                if not profiler.metadata:
+                    events = []
+        except Exception as error:  # noqa: BLE001  its cycles stay, with their phases; what the profiler saw is lost
+            recording.lost.windows += 1
+            recording.say(
+                f"window {self._index} is lost: the profiler could not end it ({type(error).__name__}: {error})"
+            )
+            recording.window = None
+            recording.rotate()
+            self._next()
+            return
         read_cost_ns = time.perf_counter_ns() - begun
         self._say_if_empty(recording, profiler, columns, 0 if replays is None else replays.count)
         number = self._index

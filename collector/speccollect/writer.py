@@ -25,6 +25,7 @@ from speccollect.segment_rows import COMMITTING_MODES, Origin, cycle_rows, phase
 from speccollect.status import RankStatus, write_status
 from speccollect.table import event_table
 from speccollect.window_rows import window_table
+from specschema.errors import TraceError
 
 if TYPE_CHECKING:
     from speccollect.arming import Arming, NodeRows
@@ -62,7 +63,7 @@ class Writer(threading.Thread):
         identity: Identity,
         server: Mapping[str, Any],
         nodes: Mapping[int, NodeRows],
-        generation: int,
+        word: bytes,
     ) -> None:
         super().__init__(name="speccollect-writer", daemon=True)
         self._recorder = recorder
@@ -71,7 +72,7 @@ class Writer(threading.Thread):
         self._identity = identity
         self._server = server
         self._nodes = nodes
-        self._generation = generation
+        self._word = word
         self._origin = Origin(identity.rank, identity.pid, recording.tid)
         self._files = recording_folder(folder, recording.number)
         self._finishing = threading.Event()
@@ -120,7 +121,7 @@ class Writer(threading.Thread):
                     break
                 continue
             now = time.monotonic()
-            if self._recorder.control_generation() == self._generation:
+            if self._recorder.control_word() == self._word:
                 moved_since = None
             elif moved_since is None:
                 moved_since = now
@@ -132,7 +133,7 @@ class Writer(threading.Thread):
             if now - self._status_at > STATUS_SECONDS:
                 self._report("recording" if self._recording.window is not None else "armed")
             if self._written > MAX_FILES:
-                raise RuntimeError(f"more than {MAX_FILES} files in one recording: was it forgotten?")
+                raise TraceError(f"more than {MAX_FILES} files in one recording: was it forgotten?")
             self._finishing.wait(TICK_SECONDS)
         self._write_requests()
 
@@ -151,7 +152,7 @@ class Writer(threading.Thread):
         last = segment.first_cycle + segment.cycle_count
         if recording.next_cycle > last + LATE_CYCLES:
             return True
-        if time.time_ns() - segment.opened_ns > (LATE_SECONDS + 10) * 1e9:
+        if time.monotonic_ns() - segment.opened_at_ns > (LATE_SECONDS + 10) * 1e9:
             return True
         codes = [i for i, name in enumerate(list(recording.names)) if name in COMMITTING_MODES]
         return segment.settled(np.array(codes, dtype=np.int64))

@@ -54,6 +54,17 @@ def test_untraced_cycles_give_host_times(tmp_path: Path) -> None:
     assert table.accept_length == pytest.approx((2 + 3 + 2 + 3 + 2) / 5)
 
 
+def test_what_is_left_of_a_cycle_is_never_negative(tmp_path: Path) -> None:
+    rows = [r for number in range(3) for r in cycle(number, 10 * number)]
+    # the last one before a window is slow; how long it lasted to the next one is not known, so it counts for neither
+    slow = [row("phase", "spec.verify", 31, 90, tid=1, cycle=3), row("cycle", "spec.cycle", 30, 95, cycle=3)]
+    slow[1]["mode"] = "speculative"
+    table = phase_table(trace(tmp_path / "t.parquet", rows + slow + cycle(4, 200, window=0)))
+    assert table is not None
+    assert (table.cycle_ms, table.host_ms) == (10.0, {"draft": 1.0, "verify": 3.0})
+    assert sum(table.host_ms.values()) <= table.cycle_ms
+
+
 def test_device_work_belongs_to_the_phase_that_launched_it(tmp_path: Path) -> None:
     rows = cycle(0, 0) + cycle(1, 10) + cycle(2, 100, window=0)
     rows += [
