@@ -13,7 +13,7 @@ PLAIN = "plain decoding"
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    stored = pq.read_schema(path).metadata or {}
+    stored = pq.read_metadata(path).metadata or {}  # the footer; the Arrow schema does not always repeat it
     return {
         key.decode().removeprefix("specanalyze."): json.loads(value)
         for key, value in stored.items()
