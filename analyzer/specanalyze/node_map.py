@@ -11,25 +11,9 @@ import polars as pl
 
 from specanalyze.event_frame import DTYPES
 from specschema.errors import TraceError
+from specschema.node_types import node_type
 
 SUFFIX: Final = ".nodemap.json"
-NODE_TYPES: Final = {
-    0: "kernel",
-    1: "memcpy",
-    2: "memset",
-    3: "host",
-    4: "graph",
-    5: "empty",
-    6: "event_wait",
-    7: "event_record",
-    8: "semaphore_signal",
-    9: "semaphore_wait",
-    10: "mem_alloc",
-    11: "mem_free",
-    12: "batch_mem_op",
-    13: "conditional",
-}
-"""cudaGraphNodeType of the CUDA runtime (driver_types.h; 12 is CUgraphNodeType's) -> ``node_type``."""
 
 
 class CapturedGraph(msgspec.Struct, frozen=True):
@@ -93,6 +77,6 @@ def _graph_rows(index: int, graph: CapturedGraph) -> pl.DataFrame:
         schema={"scope": pl.Int64, "module": pl.String, "module_class": pl.String},
         orient="row",
     )
-    types = [NODE_TYPES.get(kind, f"type_{kind}") for kind in graph.kinds]
+    types = [node_type(kind) for kind in graph.kinds]
     nodes = pl.DataFrame({"graph_id": index, "node": np.arange(graph.nodes), "node_type": types, "scope": innermost})
     return nodes.join(scopes, on="scope", how="left", maintain_order="left").drop("scope")

@@ -12,26 +12,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from specschema.node_types import node_type
+
 logger: Final = logging.getLogger("speccollect")
-
-NODE_TYPES: Final = {
-    0: "kernel",
-    1: "memcpy",
-    2: "memset",
-    3: "host",
-    4: "graph",
-    5: "empty",
-    6: "event_wait",
-    7: "event_record",
-    8: "semaphore_signal",
-    9: "semaphore_wait",
-    10: "mem_alloc",
-    11: "mem_free",
-    12: "batch_mem_op",
-    13: "conditional",
-}
-"""cudaGraphNodeType of the CUDA runtime -> ``node_type``."""
-
 
 ORDINAL_MASK: Final = 0xFFFFFFFF
 """Low half of a node id: the node's ordinal in its graph; the high half is the graph (seen on an H200)."""
@@ -42,7 +25,7 @@ class Node:
     """One node of a graph."""
 
     type: str
-    """``kernel``, ``memcpy``, ``event_record``, ...; see NODE_TYPES."""
+    """``kernel``, ``memcpy``, ``event_record``, ...; see specschema.node_types."""
     kernel: str | None = None
     """Name of the kernel as profilers show it (demangled); None for other types, and where the driver doesn't tell."""
     tools_id: int | None = None
@@ -105,7 +88,7 @@ class CapturedGraph:
 
     def _node(self, handle: Any) -> Node:
         number = int(_checked(self._runtime.cudaGraphNodeGetType(handle), "cudaGraphNodeGetType")[0])
-        kind = NODE_TYPES.get(number, f"type_{number}")
+        kind = node_type(number)
         return Node(kind, self._kernel_name(int(handle)) if kind == "kernel" else None, self._tools_id(handle))
 
     def _kernel_name(self, handle: int) -> str | None:

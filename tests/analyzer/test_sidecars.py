@@ -13,8 +13,9 @@ import pytest
 from specanalyze.cycle_log import CycleLog, add_cycles
 from specanalyze.event_frame import DTYPES, main_thread, table
 from specanalyze.load import open_trace
-from specanalyze.node_map import NODE_TYPES, CapturedGraph, node_rows, read_node_map
+from specanalyze.node_map import CapturedGraph, node_rows, read_node_map
 from specschema.errors import TraceError, UsageError
+from specschema.node_types import node_type
 
 
 def events_of(*rows: tuple[Any, ...]) -> pl.DataFrame:
@@ -148,7 +149,7 @@ def test_node_rows_have_the_innermost_module() -> None:
         ("node", 1, 9, 1, 4, "type_99", None, None),
     ]
     assert rows.select("start_ns", "dur_ns").unique().rows() == [(0, 0)]
-    assert NODE_TYPES[6] == "event_wait"
+    assert node_type(6) == "event_wait"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -15,7 +16,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -49,7 +49,6 @@ def accept(
     """
     mapping = phase_map_of(phase_map)
     from specanalyze.accept import accept_frame, accept_json, accepts_of_steps, accepts_of_trace, steps_beside
-    from specanalyze.render.terminal import warn
 
     steps = steps_beside(traces)
     if steps is not None:
@@ -57,17 +56,13 @@ def accept(
     else:
         result = accepts_of_trace(open_for(traces, cycles=cycles, salvage=salvage, device=device), mapping)
     frame = accept_frame(result, by)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(frame, output, force)
-    if json:
-        emit_json(accept_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.accept import draw
 
         draw(result, frame, by)
-    warn(result.warnings)
+
+    deliver(lambda: frame, lambda: accept_json(result), show, result.warnings, json=json, output=output, force=force)
 
 
 def register(app: typer.Typer) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -16,7 +17,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -57,27 +57,25 @@ def breakdown(
     from specanalyze.breakdown import break_down
     from specanalyze.breakdown_table import breakdown_frame, breakdown_json
     from specanalyze.calibration import calibrate, calibrated_columns, calibration_json
-    from specanalyze.render.terminal import warn
 
     result = break_down(trace, mapping)
     calibrations = {rank.key: calibrate(rank, result.cycles) for rank in result.ranks}
     frame = breakdown_frame(result, phase, by)
     if by == "rank":
         frame = calibrated_columns(frame, calibrations)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(frame, output, force)
-    if json:
-        document = breakdown_json(result, phase or "all")
+    def document() -> dict[str, Any]:
+        whole = breakdown_json(result, phase or "all")
         for key, calibration in calibrations.items():
-            document["ranks"][key]["calibrated"] = calibration_json(calibration)
-        emit_json(document)
-    elif output is None:
+            whole["ranks"][key]["calibrated"] = calibration_json(calibration)
+        return whole
+
+    def show() -> None:
         from specanalyze.render.breakdown import draw
 
         draw(result, frame, phase or result.phase, by, calibrations)
-    warn(result.warnings)
+
+    deliver(lambda: frame, document, show, result.warnings, json=json, output=output, force=force)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -16,7 +17,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -63,20 +63,23 @@ def breakeven(
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
     base = open_for(baseline, cycles=baseline_cycles, salvage=salvage, device=device)
     from specanalyze.breakeven import break_even, break_even_json
-    from specanalyze.render.terminal import warn
 
     result = break_even(trace, base, mapping, accept_differences=accept_differences)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.by_steps, output, force)
-    if json:
-        emit_json(break_even_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.breakeven import draw
 
         draw(result)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.by_steps,
+        lambda: break_even_json(result),
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     DeviceOption,
     ForceOption,
@@ -13,7 +14,6 @@ from specanalyze.commands.options import (
     OutputOption,
     PhaseMapOption,
     SalvageOption,
-    emit_json,
     phase_map_of,
 )
 from specanalyze.commands.recording_arguments import RecordingArgument, open_recording
@@ -73,17 +73,21 @@ def compare(
         accept_differences=accept_differences,
         phase_map=mapping,
     )
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.table, output, force)
-    if json:
-        emit_json(comparison_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.compare import draw
 
         draw(result)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.table,
+        lambda: comparison_json(result),
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
     if above is not None and (lines := regressions(result, above)):
         warn(lines)
         raise typer.Exit(1)

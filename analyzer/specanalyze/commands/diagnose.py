@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -16,7 +17,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -59,20 +59,23 @@ def diagnose(
     plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device)
     from specanalyze.diagnose import diagnose as run
     from specanalyze.diagnose import diagnosis_json
-    from specanalyze.render.terminal import warn
 
     result = run(trace, baseline=plain, accept_differences=accept_differences, phase_map=mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.findings, output, force)
-    if json:
-        emit_json(diagnosis_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.diagnose import draw
 
         draw(result)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.findings,
+        lambda: diagnosis_json(result),
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     ForceOption,
     JsonOption,
     OutputOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
 )
 
@@ -63,17 +63,12 @@ def env(
     trace = open_for(traces, salvage=salvage, device=None)
     import polars as pl
 
-    from specanalyze.render.terminal import console, notes, table, warn
+    from specanalyze.render.terminal import console, notes, table
 
     sections = {name: value for name, value in trace.metadata.items() if name != "schema_version"}
     pairs = [pair for name, value in sections.items() for pair in flat(value, name)]
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(pl.DataFrame(pairs, schema={"name": pl.String, "value": pl.String}, orient="row"), output, force)
-    if json:
-        emit_json({"trace": trace.name, **trace.metadata, "warnings": trace.warnings})
-    elif output is None:
+    def show() -> None:
         columns = [("name", "left"), ("value", "left")]
         kept, said = shown(pairs)
         console().print(f"{trace.name}: what ran", style="bold")
@@ -83,7 +78,16 @@ def env(
         notes(console(), said)
         if "environment" not in sections:
             console().print("the trace does not say what it ran on; the collector records it")
-    warn(trace.warnings)
+
+    deliver(
+        lambda: pl.DataFrame(pairs, schema={"name": pl.String, "value": pl.String}, orient="row"),
+        lambda: {"trace": trace.name, **trace.metadata, "warnings": trace.warnings},
+        show,
+        trace.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

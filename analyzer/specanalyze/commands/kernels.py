@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -16,7 +17,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -44,7 +44,6 @@ def kernels(
     import polars as pl
 
     from specanalyze.kernels import kernels as kernel_table
-    from specanalyze.render.terminal import warn
     from specschema.errors import UsageError
     from specschema.phases import PHASE_KEYS
 
@@ -53,17 +52,21 @@ def kernels(
     table = kernel_table(trace, mapping)
     if phase != "all":
         table = table.filter(pl.col("phase") == phase)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(table, output, force)
-    if json:
-        emit_json({"trace": trace.name, "kernels": table.to_dicts(), "warnings": trace.warnings})
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.kernels import draw
 
         draw(table, phase, top)
-    warn(trace.warnings)
+
+    deliver(
+        lambda: table,
+        lambda: {"trace": trace.name, "kernels": table.to_dicts(), "warnings": trace.warnings},
+        show,
+        trace.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     ForceOption,
     JsonOption,
@@ -14,7 +15,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -43,32 +43,33 @@ def layers(
     trace = open_for(traces, node_map=node_map, salvage=salvage)
     from specanalyze.layers import by_layer, by_module
     from specanalyze.layers import layers as layer_table
-    from specanalyze.render.terminal import warn
 
     result = layer_table(trace, phase, mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.table, output, force)
-    if json:
-        emit_json(
-            {
-                "trace": trace.name,
-                "phase": phase,
-                "replays": result.replays,
-                "placed": result.placed,
-                "unplaced_ns": result.unplaced_ns,
-                "layers": by_layer(result).to_dicts(),
-                "modules": by_module(result).to_dicts(),
-                "rows": result.table.to_dicts(),
-                "warnings": result.warnings,
-            }
-        )
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.layers import draw
 
         draw(result, top)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.table,
+        lambda: {
+            "trace": trace.name,
+            "phase": phase,
+            "replays": result.replays,
+            "placed": result.placed,
+            "unplaced_ns": result.unplaced_ns,
+            "layers": by_layer(result).to_dicts(),
+            "modules": by_module(result).to_dicts(),
+            "rows": result.table.to_dicts(),
+            "warnings": result.warnings,
+        },
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

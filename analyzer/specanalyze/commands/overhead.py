@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -13,7 +14,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -40,20 +40,23 @@ def overhead(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
     from specanalyze.overhead import measure_overhead, overhead_json
-    from specanalyze.render.terminal import warn
 
     result = measure_overhead(trace, mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.table, output, force)
-    if json:
-        emit_json(overhead_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.overhead import draw
 
         draw(result)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.table,
+        lambda: overhead_json(result),
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -15,7 +16,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -47,21 +47,16 @@ def phases(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
     from specanalyze.phases_report import phase_report, phases_frame, phases_json
-    from specanalyze.render.terminal import warn
 
     report = phase_report(trace, mapping)
     frame = phases_frame(report, by)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(frame, output, force)
-    if json:
-        emit_json(phases_json(report))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.phases import draw
 
         draw(report, frame, by)
-    warn(report.warnings)
+
+    deliver(lambda: frame, lambda: phases_json(report), show, report.warnings, json=json, output=output, force=force)
 
 
 def register(app: typer.Typer) -> None:

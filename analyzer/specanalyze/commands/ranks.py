@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     ForceOption,
@@ -13,7 +14,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -36,20 +36,23 @@ def ranks(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage)
     from specanalyze.ranks_report import compare_ranks, ranks_frame, ranks_json
-    from specanalyze.render.terminal import warn
 
     report = compare_ranks(trace, mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(ranks_frame(report), output, force)
-    if json:
-        emit_json(ranks_json(report))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.ranks import draw
 
         draw(report)
-    warn(report.warnings)
+
+    deliver(
+        lambda: ranks_frame(report),
+        lambda: ranks_json(report),
+        show,
+        report.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     DeviceOption,
     ForceOption,
@@ -13,7 +14,6 @@ from specanalyze.commands.options import (
     OutputOption,
     PhaseMapOption,
     SalvageOption,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -63,22 +63,19 @@ def sweep(
     """
     mapping = phase_map_of(phase_map)
     traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]
-    from specanalyze.render.terminal import warn
     from specanalyze.sweep import sweep as run
     from specanalyze.sweep import sweep_json
 
     result = run(traces, over, None if values is None else [v.strip() for v in values.split(",")], mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.points, output, force)
-    if json:
-        emit_json(sweep_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.sweep import draw
 
         draw(result)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.points, lambda: sweep_json(result), show, result.warnings, json=json, output=output, force=force
+    )
 
 
 def register(app: typer.Typer) -> None:

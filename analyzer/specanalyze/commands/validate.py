@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -14,7 +15,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -37,24 +37,28 @@ def validate(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
-    from specanalyze.render.terminal import console, table, warn
+    from specanalyze.render.terminal import console, table
     from specanalyze.validate import validate as check
 
     frame, result = check(trace, mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(frame, output, force)
-    if json:
-        emit_json({"trace": trace.name, "checks": frame.to_dicts(), "warnings": result.warnings})
-    elif output is None:
+    def show() -> None:
         columns = [("", "left"), ("rank", "left"), ("check", "left"), ("found", "left")]
         rows = [
             ["ok" if r["result"] == "ok" else "!", r["rank"], r["check"], r["detail"]]
             for r in frame.iter_rows(named=True)
         ]
         console().print(table(f"{trace.name}: read whole", columns, rows))
-    warn(result.warnings)
+
+    deliver(
+        lambda: frame,
+        lambda: {"trace": trace.name, "checks": frame.to_dicts(), "warnings": result.warnings},
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+    )
 
 
 def register(app: typer.Typer) -> None:

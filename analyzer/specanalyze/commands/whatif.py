@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
@@ -15,7 +16,6 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
-    emit_json,
     open_for,
     phase_map_of,
 )
@@ -102,20 +102,17 @@ def whatif(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
     other = None if second is None else open_recording(second, salvage=salvage, device=device)
-    from specanalyze.render.terminal import warn
 
     result = what_if(trace, changes, other=other, draft_steps=draft_steps, other_steps=with_steps, phase_map=mapping)
-    if output is not None:
-        from specanalyze.render.files import write_table
 
-        write_table(result.table, output, force)
-    if json:
-        emit_json(what_if_json(result))
-    elif output is None:
+    def show() -> None:
         from specanalyze.render.whatif import draw
 
         draw(result)
-    warn(result.warnings)
+
+    deliver(
+        lambda: result.table, lambda: what_if_json(result), show, result.warnings, json=json, output=output, force=force
+    )
 
 
 def register(app: typer.Typer) -> None:
