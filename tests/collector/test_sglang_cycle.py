@@ -16,13 +16,14 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from recording_hooks import RecordedCalls
 
 from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.engines import sglang, vllm
+from speccollect.engines import sglang
 from speccollect.hooking import Installed
 from speccollect.merge import merge
-from speccollect.recorder import Recorder as RealRecorder
+from speccollect.recorder import Recorder
 
 TREE = {
     "sglang/srt/managers/scheduler.py": """
@@ -203,53 +204,6 @@ class NGRAMWorker:
 }
 
 
-class Recorder:
-    """Writes down what the hooks tell it, phases by name with their depth."""
-
-    def __init__(self) -> None:
-        self.armed = True
-        self.cycles: list[Any] = []
-        self.ends: dict[int, int | None] = {}
-        self.phases: list[str] = []
-        self.open: list[str] = []
-        self.accepts: dict[int, Any] = {}
-        self.finished: list[Any] = []
-        self.failures: list[Any] = []
-        self.told: dict[str, Any] = {}
-
-    def poll(self) -> None:
-        pass
-
-    def identify(self, **told: Any) -> None:
-        self.told = told
-
-    def begin_cycle(self, *fields: Any) -> int:
-        self.cycles.append(fields)
-        return len(self.cycles) - 1
-
-    def end_cycle(self, cycle: int, graph_batch_size: int | None = None) -> None:
-        self.ends[cycle] = graph_batch_size
-
-    def begin_phase(self, name: str) -> int:
-        self.open.append(name)
-        self.phases.append("/".join(self.open))
-        return len(self.open)
-
-    def end_phase(self, token: int) -> None:
-        assert token == len(self.open)
-        self.open.pop()
-
-    def accept(self, cycle: int, accept_lengths: Any, accepted_draft_tokens: Any) -> None:
-        self.accepts[cycle] = (accept_lengths, accepted_draft_tokens)
-
-    def request_finished(self, *fields: Any) -> None:
-        self.finished.append(fields)
-
-    def fail(self, where: str, error: BaseException) -> None:
-        self.armed = False
-        self.failures.append((where, repr(error)))
-
-
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in TREE.items():
@@ -265,12 +219,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+def recorder() -> RecordedCalls:
+    return RecordedCalls()
 
 
 @pytest.fixture
-def hooks(tree: Path, recorder: Recorder, request: pytest.FixtureRequest) -> Iterator[Installed]:
+def hooks(tree: Path, recorder: RecordedCalls, request: pytest.FixtureRequest) -> Iterator[Installed]:
     installed = sglang.install(recorder, version=request.param)
     yield installed
     installed.remove()
@@ -292,7 +246,7 @@ def scheduler(worker: str, script: list[Any], overlap: bool) -> Any:
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_overlap_worker(hooks: Installed, recorder: Recorder) -> None:
+def test_overlap_worker(hooks: Installed, recorder: RecordedCalls) -> None:
     """Two requests: ``a`` stops at a stop token in the middle of its second step; ``b`` goes on to its limit."""
     a, b = request_of("a", 10, 100), request_of("b", 20, 7)
     script = [
@@ -337,7 +291,7 @@ def test_overlap_worker(hooks: Installed, recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("hooks", ["0.5.9"], indirect=True)
-def test_v1_worker_commits_within_the_cycle(hooks: Installed, recorder: Recorder) -> None:
+def test_v1_worker_commits_within_the_cycle(hooks: Installed, recorder: RecordedCalls) -> None:
     a, b = request_of("a", 10, 100), request_of("b", 20, 5)
     script = [([[1, 2, 3], [1]], [2, 0]), ([[4, 99, 5], [2, 3, 4, 5]], [2, 3])]
     run = scheduler("eagle_worker.EAGLEWorker", script, overlap=False)
@@ -354,7 +308,7 @@ def test_v1_worker_commits_within_the_cycle(hooks: Installed, recorder: Recorder
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_plain_decoding_idle_and_workers_without_points(hooks: Installed, recorder: Recorder) -> None:
+def test_plain_decoding_idle_and_workers_without_points(hooks: Installed, recorder: RecordedCalls) -> None:
     a = request_of("a", 10, 100)
     script: list[Any] = [([[1]], None), ([], None), ([[2, 3]], [1])]
     run = scheduler("ngram_worker.NGRAMWorker", script, overlap=True)
@@ -369,7 +323,7 @@ def test_plain_decoding_idle_and_workers_without_points(hooks: Installed, record
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_nothing_is_noted_while_not_armed_or_outside_a_cycle(hooks: Installed, recorder: Recorder) -> None:
+def test_nothing_is_noted_while_not_armed_or_outside_a_cycle(hooks: Installed, recorder: RecordedCalls) -> None:
     a = request_of("a", 10, 100)
     run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1]], [0]), ([[2]], [0]), ([[3]], [0])], overlap=True)
     run.model_worker.draft_worker.draft(None)  # as a server warms up, before any batch
@@ -381,7 +335,9 @@ def test_nothing_is_noted_while_not_armed_or_outside_a_cycle(hooks: Installed, r
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_polls_on_every_turn_of_the_loop(hooks: Installed, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polls_on_every_turn_of_the_loop(
+    hooks: Installed, recorder: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     polls: list[int] = []
     monkeypatch.setattr(recorder, "poll", lambda: polls.append(1))
     receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
@@ -390,7 +346,7 @@ def test_polls_on_every_turn_of_the_loop(hooks: Installed, recorder: Recorder, m
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_a_retracted_requests_step_commits_nothing(hooks: Installed, recorder: Recorder) -> None:
+def test_a_retracted_requests_step_commits_nothing(hooks: Installed, recorder: RecordedCalls) -> None:
     a, b = request_of("a", 10, 100), request_of("b", 10, 100)
     run = scheduler("ngram_worker.NGRAMWorker", [([[1, 2], [3]], [1, 0])], overlap=True)
     work = batch([a, b], "decode")
@@ -402,7 +358,7 @@ def test_a_retracted_requests_step_commits_nothing(hooks: Installed, recorder: R
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_sampling_that_waits_for_a_grammar_belongs_to_its_step(hooks: Installed, recorder: Recorder) -> None:
+def test_sampling_that_waits_for_a_grammar_belongs_to_its_step(hooks: Installed, recorder: RecordedCalls) -> None:
     run = scheduler("ngram_worker.NGRAMWorker", [([[1]], None)], overlap=True)
     work = batch([request_of("a", 10, 100)], "decode", speculative=False)
     result = run.run_batch(work)
@@ -412,7 +368,7 @@ def test_sampling_that_waits_for_a_grammar_belongs_to_its_step(hooks: Installed,
 
 
 @pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
-def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recorder: Recorder) -> None:
+def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recorder: RecordedCalls) -> None:
     recorder.armed = False
     scheduler("ngram_worker.NGRAMWorker", [], overlap=True)
     assert recorder.told == {
@@ -434,7 +390,7 @@ def test_tells_which_rank_it_is_before_anything_is_armed(hooks: Installed, recor
 
 def test_from_the_scheduler_to_the_trace(tree: Path, tmp_path: Path) -> None:
     """The real recorder: armed and disarmed by the loop's poll, with the totals that the trace compares."""
-    recorder = RealRecorder(tmp_path / "folder")
+    recorder = Recorder(tmp_path / "folder")
     installed = sglang.install(recorder, version="0.5.17")
     try:
         receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
@@ -467,23 +423,7 @@ def test_from_the_scheduler_to_the_trace(tree: Path, tmp_path: Path) -> None:
     assert json.loads(trace.schema.metadata[b"specanalyze.ranks"])[0]["rank"] == 7
 
 
-def test_vllm_is_left_alone_with_a_clear_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    core = tmp_path / "vllm" / "v1" / "engine" / "core.py"
-    core.parent.mkdir(parents=True)
-    core.write_text("class EngineCore: ...")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with caplog.at_level(logging.WARNING, logger="speccollect"):
-        assert vllm.install(None) == Installed()
-        assert caplog.text == ""  # a process that is no vLLM engine hears nothing
-        importlib.import_module("vllm.v1.engine.core")
-    assert "recording vLLM is not in this release" in caplog.text
-    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
-        del sys.modules[name]
-
-
 def test_old_releases_are_told_how_to_record_a_baseline(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="speccollect"):
-        sglang.install(Recorder(), version="0.5.2").remove()
+        sglang.install(RecordedCalls(), version="0.5.2").remove()
     assert "start SGLang 0.5.2 with --disable-overlap-schedule" in caplog.text
