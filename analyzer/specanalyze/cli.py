@@ -11,6 +11,8 @@ import typer
 from specanalyze import commands
 from specschema.errors import SpecError, UsageError
 
+_LONGEST_LINE = 2000
+
 app = typer.Typer(
     name="specanalyze",
     no_args_is_help=True,
@@ -42,6 +44,14 @@ def _options(
 commands.register(app)
 
 
+def _complain(error: SpecError) -> None:
+    """One line; what comes from a file and a terminal would obey is made visible."""
+    from specanalyze.plain_text import plain
+
+    line = plain(" ".join(str(error).splitlines()))
+    sys.stderr.write(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}\n")
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command.
 
@@ -51,10 +61,10 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         app(args=arguments, standalone_mode=True)
     except UsageError as error:
-        sys.stderr.write(f"error: {error}\n")
+        _complain(error)
         return 2
     except SpecError as error:
-        sys.stderr.write(f"error: {error}\n")
+        _complain(error)
         return 1
     except BrokenPipeError:
         # The reader of our pipe has gone (``| head``): nothing is wrong, and Python must not complain at exit either.

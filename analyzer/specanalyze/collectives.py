@@ -19,6 +19,8 @@ _OPERATIONS: Final = (
     "recv",
 )
 """torch's variants (``_allgather_base``, ``all_gather_into_tensor_coalesced``, ``alltoallv``) start with one of these."""
+_DIGITS: Final = 9
+"""A longer number is no rank, and would not fit in 32 bits."""
 _RANKS: Final = re.compile(r"\s*\[?\s*(\d+(?:\s*,\s*\d+)*)\s*\]?\s*")
 
 
@@ -29,6 +31,7 @@ def operation(name: str) -> str:
 
 
 def group_ranks(text: str) -> list[int] | None:
-    """``[0, 1]`` -> [0, 1]; None when the list is abbreviated (``[0, 1, ..., 62, 63]``) or no list."""
+    """``[0, 1]`` -> [0, 1]; None when the list is abbreviated (``[0, 1, ..., 62, 63]``) or no list of ranks."""
     found = _RANKS.fullmatch(text)
-    return [int(rank) for rank in found.group(1).split(",")] if found else None
+    ranks = [rank.strip() for rank in found.group(1).split(",")] if found else []
+    return [int(rank) for rank in ranks] if ranks and max(map(len, ranks)) <= _DIGITS else None

@@ -8,11 +8,12 @@ Times are the trace's own clock. Cycle 0 is the request's prefill.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import polars as pl
 
+from specanalyze import bounded_json
 from specanalyze.event_frame import DTYPES, main_thread, table
 from specschema.errors import TraceError
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
@@ -21,11 +22,18 @@ SUFFIX: Final = ".cycles.json"
 _CYCLE_RANGE: Final = range_name(CYCLE)
 
 
+_MOST_NS: Final = 2**62
+_MOST: Final = 2**31 - 2
+Time = Annotated[int, msgspec.Meta(ge=0, le=_MOST_NS)]
+Number = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+Accepted = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+
+
 class CycleLog(msgspec.Struct, frozen=True):
     """A cycle log as it is written; see the module."""
 
-    results: list[tuple[int | None, int, int, int, list[int | None] | None]]
-    stamps_ns: list[tuple[str, int, int, int]] = []
+    results: list[tuple[Number | None, Number, Time, Time, list[Accepted | None] | None]]
+    stamps_ns: list[tuple[str, Number, Time, Time]] = []
 
 
 def read_cycle_log(path: Path) -> CycleLog:
@@ -35,7 +43,7 @@ def read_cycle_log(path: Path) -> CycleLog:
         TraceError: no JSON, or not of the layout in the module's text.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=CycleLog)
+        return bounded_json.decode(msgspec.json.Decoder(CycleLog), bounded_json.whole_file(path))
     except msgspec.DecodeError as error:
         raise TraceError(
             f"{path.name} is no cycle log (results: [forward, cycle, start, end, accepted drafts], "

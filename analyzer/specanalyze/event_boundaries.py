@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 """A string, or the beginning of one at the end of the text, or a bracket."""
 COMMA: Final = re.compile(rb"\s*,\s*")
 _TRIES: Final = 4

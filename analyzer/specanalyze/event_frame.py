@@ -17,11 +17,12 @@ ALWAYS: Final = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "wi
 def table(events: pl.DataFrame) -> pl.DataFrame:
     """Event columns in their order and types, without those that are null throughout (but always with ALWAYS).
 
-    Columns that are not of the event table are dropped; missing ones of ALWAYS are added as null.
+    Columns that are not of the event table are dropped; missing ones of ALWAYS are added as null. A number that its column
+    can't hold is unknown: null.
     """
     missing = [pl.lit(None, dtype=DTYPES[c]).alias(c) for c in ALWAYS if c not in events.columns]
     kept = [c for c in COLUMN_NAMES if c in ALWAYS or (c in events.columns and events[c].null_count() < events.height)]
-    return events.with_columns(missing).select(pl.col(c).cast(DTYPES[c]) for c in kept)
+    return events.with_columns(missing).select(pl.col(c).cast(DTYPES[c], strict=False) for c in kept)
 
 
 def empty() -> pl.DataFrame:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from specanalyze import json_repair
+from specanalyze import bounded_json, json_repair
 from specanalyze.event_boundaries import BOUNDARY, COMMA, last_cuts, scan
 from specanalyze.file_text import FileText
 from specschema.errors import TraceError
@@ -21,17 +22,21 @@ from specschema.errors import TraceError
 T = TypeVar("T")
 
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_LIST_END: Final = re.compile(rb"(?:\A|\}\s*,?)\s*\]")
+_LIST_END: Final = re.compile(rb"(?:\A\s*|\}\s*(?:,\s*)?)\]")
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
-_EVENT_LIMIT: Final = 64 << 20
+_EVENT_LIMIT: Final = 16 << 20
 """Text that one event may take."""
 _LONGEST_WORD: Final = 16
 _CLOSES: Final = 200
 """Closing brackets looked at from the end of the file backwards."""
 _PEEK_BYTES: Final = 1 << 20
 """End of the file that is looked at for members behind the events."""
-_HEADER_LIMIT: Final = 256 << 20
-_FOOTER_LIMIT: Final = 256 << 20
+_HEADER_LIMIT: Final = 64 << 20
+_FOOTER_LIMIT: Final = 64 << 20
+_HEADER_TRIES: Final = 64
+"""Places that look like the beginning of the events and may stand inside a string or a nested object."""
+_MOST_BROKEN_ROWS: Final = 20_000
+"""Rows that salvaging tries to read one by one: each takes many times as long as a whole one."""
 _SALVAGE_JOIN: Final = 8
 """Pieces that may belong to one event (nested objects) when broken rows are looked for."""
 
@@ -73,9 +78,14 @@ class EventText(Generic[T]):
         """
         chunks = self._source.chunks()
         rest = self.open(chunks)
+        enough = 0
         for chunk in chunks:
             rest += chunk
+            if len(rest) < enough:
+                continue
             events, used, ended = self._head(rest)
+            # Text that could not be cut is tried again when there is twice as much of it, so that all tries together stay linear.
+            enough = 0 if events or used else 2 * len(rest)
             if events:
                 yield events
             if ended:
@@ -109,14 +119,23 @@ class EventText(Generic[T]):
     def open(self, chunks: Iterator[bytes]) -> bytes:
         """Read up to the first event, fill ``metadata``; the text behind the opening bracket."""
         text = b""
+        enough = 0
         for chunk in chunks:
             text += chunk
+            if len(text) < enough:
+                continue
+            enough = 2 * len(text)
             start = self._events_start(text)
             if start is not None:
                 self._byte += start
                 return text[start:]
             if len(text) > _HEADER_LIMIT:
                 break
+        else:
+            start = self._events_start(text)  # what came since the last try
+            if start is not None:
+                self._byte += start
+                return text[start:]
         if not text.strip() and not self._source.early_end:
             raise TraceError(f"{self._name} is empty: the file ends early, the profiled process was probably killed")
         if self._source.early_end or (text.lstrip()[:1] in b"{[" and text.rstrip()[-1:] not in b"}]"):
@@ -128,7 +147,7 @@ class EventText(Generic[T]):
         if text[lead : lead + 1] == b"[":
             self._is_list = True
             return lead + 1
-        for found in _EVENTS_KEY.finditer(text):
+        for found in islice(_EVENTS_KEY.finditer(text), _HEADER_TRIES):
             header = self._object(text[lead : found.start()].rstrip().removesuffix(b",") + b"}", repair=True)
             if header is not None:  # else the key stood inside a string or a nested object
                 self.metadata.update(header)
@@ -138,7 +157,7 @@ class EventText(Generic[T]):
     def _object(self, text: bytes, *, repair: bool) -> dict[str, Any] | None:
         """Members of text that is one JSON object, perhaps after a repair, else None."""
         try:
-            return _OBJECT.decode(text)
+            return bounded_json.decode(_OBJECT, text)
         except msgspec.DecodeError:
             if not repair:
                 return None
@@ -152,7 +171,7 @@ class EventText(Generic[T]):
         """Events at the start of ``text``, how many bytes they take, and whether the list of events ended there."""
         cuts = last_cuts(text)
         if not cuts:
-            return [], 0, False
+            return self._uncut(text)
         for end, after in cuts:
             events = self._whole(memoryview(text)[:end])  # ends in }: nothing to strip, so no copy for that
             if events is not None:
@@ -181,6 +200,16 @@ class EventText(Generic[T]):
         end, after = cuts[0]
         return self._events(text[:end]), after, False
 
+    def _uncut(self, text: bytes) -> tuple[list[T], int, bool]:
+        """Text without a place between two events: a short one needs more; a long one is the last event and what follows it."""
+        if len(text) < _EVENT_LIMIT:
+            return [], 0, False
+        close = scan(text)[1]
+        events = None if close is None else self._repaired(text[:close])
+        if close is None or events is None:
+            raise self._fault(text, f"one event takes more than {_EVENT_LIMIT >> 20} MiB", 1)
+        return events, close + 1, True
+
     def _is_beginning(self, text: bytes) -> bool:
         """Whether more text could make this a list of values, perhaps after a repair."""
         fixed, _ = json_repair.repaired(text)
@@ -204,6 +233,8 @@ class EventText(Generic[T]):
     def _end(self, text: bytes) -> Iterator[list[T]]:
         """The last events, the end of their list, and what follows."""
         candidate: tuple[int, dict[str, Any]] | None = None
+        close_at: int | None = None
+        scanned = False
         for close in [m.end() - 1 for m in _LIST_END.finditer(text)][: -_CLOSES - 1 : -1]:
             footer = self._footer(text[close + 1 :])
             if footer is None:
@@ -211,13 +242,16 @@ class EventText(Generic[T]):
             candidate = (close, footer)
             events = self._whole(text[:close])
             if events is None:
-                if scan(text[:close])[1] is not None:
+                if not scanned:
+                    close_at, scanned = scan(text)[1], True
+                if close_at is not None and close_at < close:
                     continue  # the list of events ended before: this is the end of another list
                 events = self._events(text[:close])
             self.metadata.update(footer)
             yield events
             return
-        close_at = scan(text)[1]
+        if not scanned:
+            close_at = scan(text)[1]
         if candidate is None and close_at is not None:
             footer = self._footer(text[close_at + 1 :], repair=True)
             if footer is None and not self._source.early_end and text.rstrip()[-1:] in (b"}", b"]"):
@@ -310,6 +344,10 @@ class EventText(Generic[T]):
             else:
                 self._dropped += 1
                 i += 1
+                if self._dropped > _MOST_BROKEN_ROWS:
+                    raise self._fault(
+                        text, f"more than {_MOST_BROKEN_ROWS} rows are broken: nothing is worth salvaging"
+                    )
         return events
 
     def _lines_before(self, byte: int) -> int:

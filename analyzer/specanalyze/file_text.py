@@ -1,7 +1,12 @@
-"""Text of a trace file in chunks, whether it is plain or gzip (several members included), in bounded memory."""
+"""Text of a trace file in chunks, whether it is plain or gzip (several members included), in bounded memory.
+
+A compressed file may grow to FREE_BYTES, and to EXPANSION times its size beyond that: a gzip bomb is refused before it is unpacked.
+``SPECANALYZE_ANY_EXPANSION=1`` lifts the limit for a file that is known to be honest.
+"""
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +14,14 @@ from typing import Final, cast
 
 from isal import isal_zlib
 
+from specschema.errors import TraceError
+
 CHUNK_BYTES: Final = 4 << 20
 """Text handed on at once. Larger chunks are no faster; smaller ones make the columns of a chunk dearer than its rows."""
+FREE_BYTES: Final = 64 << 20
+EXPANSION: Final = 100
+"""gzip shrinks the JSON of real traces 14 to 28 times, and nothing more than 1032 times."""
+_LIFTED: Final = "SPECANALYZE_ANY_EXPANSION"
 _READ_BYTES: Final = 1 << 16
 _DAMAGED: Final = (cast(type[Exception], isal_zlib.error), zlib.error)
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -59,10 +70,18 @@ class FileText:
 
     def _inflated(self, data: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
         member = isal_zlib.decompressobj(wbits=31)
+        made = 0
+        limit = max(FREE_BYTES, EXPANSION * self.path.stat().st_size)
         while data:
             text = self._inflate(member, data)
             if text is None:
                 return
+            made += len(text)
+            if made > limit and os.environ.get(_LIFTED) != "1":
+                raise TraceError(
+                    f"{self.path.name} unpacks to more than {EXPANSION} times its size (limit {limit >> 20} MiB): not read, it may be a "
+                    f"gzip bomb; if you trust it, set {_LIFTED}=1"
+                )
             yield text
             data = (member.unused_data if member.eof else b"") or self._read(read)
             if member.eof:

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from typing import Final
 
-_STRING: Final = rb'"(?:[^"\\]|\\.)*"'
+_STRING: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
+"""A string, or the beginning of one at the end of the text, which is then not looked at again from each quote in it."""
 _NUMBER_WORD: Final = re.compile(
     _STRING + rb"|(?P<word>-?\b(?:inf(?:inity)?|nan(?:\((?:ind|snan)\))?)\b(?:\(ind\))?)", re.DOTALL | re.IGNORECASE
 )

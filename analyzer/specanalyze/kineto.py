@@ -16,11 +16,13 @@ import polars as pl
 
 from specanalyze import json_repair, kineto_scan
 from specanalyze.collectives import group_ranks
+from specanalyze.event_bounds import LATEST_NS
 from specanalyze.event_frame import empty, main_thread, table
 from specanalyze.event_text import EventText
 from specanalyze.file_text import FileText, Progress
 from specanalyze.kineto_columns import Row, columns, decode
 from specanalyze.kineto_scan import Rows
+from specanalyze.recording_sections import MOST_RANKS
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
 from specschema.errors import TraceError
 
@@ -55,15 +57,15 @@ def identify(path: Path) -> KinetoFile:
     metadata = EventText(FileText(path), decode).peek()
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    rank = _integer(info.get("rank"))
+    rank = _count(info.get("rank"))
     host = metadata.get("host_name")
     return KinetoFile(
         file=RankFile(
             path=path,
             rank=rank_in_name(path.name) if rank is None else rank,
             host=host if isinstance(host, str) and host else host_in_name(path.name),
-            world_size=_integer(info.get("world_size")),
-            base_ns=_integer(metadata.get("baseTimeNanoseconds")) or 0,
+            world_size=_count(info.get("world_size")),
+            base_ns=_base_ns(metadata, path.name),
         ),
         metadata=metadata,
     )
@@ -120,10 +122,13 @@ def read_events(
             f"{path.name} merges the traces of several processes (its device rows name them in words), whose ids collide: "
             "give the files of the single ranks"
         )
-    base_ns = _integer(text.metadata.get("baseTimeNanoseconds")) or 0
+    base_ns = _base_ns(text.metadata, path.name)
     events = events.with_columns(
         pl.col("pid").fill_null(pl.lit(main_thread(events)[0], dtype=pl.Int64)),
-        start_ns=pl.col("ts_ns").fill_null(0) + base_ns,
+        # null, which event_bounds refuses, where the sum might not fit
+        start_ns=pl.when(pl.col("ts_ns").fill_null(0).is_between(-LATEST_NS, LATEST_NS)).then(
+            pl.col("ts_ns").fill_null(0) + base_ns
+        ),
         rank=pl.lit(rank),
         window=pl.lit(0),
     )
@@ -159,20 +164,22 @@ def _frames(text: EventText[Any], scan: kineto_scan.Scanner | None) -> list[pl.D
 
 def environment(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The environment as far as a Kineto file knows it: GPU models and versions."""
-    devices = [d for d in metadata.get("deviceProperties") or [] if isinstance(d, dict)]
-    info = metadata.get("distributedInfo") if isinstance(metadata.get("distributedInfo"), dict) else {}
+    found, info = metadata.get("deviceProperties"), metadata.get("distributedInfo")
+    devices = [d for d in (found if isinstance(found, list) else []) if isinstance(d, dict)]
+    info = info if isinstance(info, dict) else {}
     known = {
         "gpu": sorted({str(d["name"]) for d in devices if d.get("name")}),
         "gpu_count": len(devices) or None,
-        "gpu_memory_bytes": sorted({d["totalGlobalMem"] for d in devices if "totalGlobalMem" in d}),
+        "gpu_memory_bytes": sorted({n for d in devices if type(n := d.get("totalGlobalMem")) is int}),
         "cuda_driver": metadata.get("cuda_driver_version"),
         "cuda_runtime": metadata.get("cuda_runtime_version"),
         "cupti": metadata.get("cupti_version"),
         "hip_driver": metadata.get("hip_driver_version"),
         "hip_runtime": metadata.get("hip_runtime_version"),
-        "nccl": (info or {}).get("nccl_version"),
+        "nccl": info.get("nccl_version"),
     }
-    return {key: value for key, value in known.items() if value and value != "unknown"}
+    told = {key: value for key, value in known.items() if value and value != "unknown"}
+    return {key: value for key, value in told.items() if isinstance(value, (str, int, float, list))}
 
 
 def process_groups(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -207,3 +214,21 @@ def _integer(value: object) -> int | None:
         return int(value) if isinstance(value, (int, str)) else None
     except ValueError:
         return None
+
+
+def _count(value: object) -> int | None:
+    """A rank or a number of ranks; None for what can be neither."""
+    number = _integer(value)
+    return number if number is not None and 0 <= number < MOST_RANKS else None
+
+
+def _base_ns(metadata: Mapping[str, Any], name: str) -> int:
+    """Unix time of the file's time 0.
+
+    Raises:
+        TraceError: no clock gives it.
+    """
+    base = _integer(metadata.get("baseTimeNanoseconds")) or 0
+    if not 0 <= base <= LATEST_NS:
+        raise TraceError(f"{name}: baseTimeNanoseconds {str(base)[:30]} is no time: the file is damaged")
+    return base

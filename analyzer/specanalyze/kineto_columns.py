@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from specanalyze import bounded_json
 from specanalyze.collectives import group_ranks, operation
 from specanalyze.decimal_time import nanoseconds
 
@@ -89,12 +90,12 @@ def decode(text: bytes) -> list[Row]:
     """Rows of a JSON list. Decimal numbers stay text.
 
     Raises:
-        msgspec.DecodeError: not JSON.
+        msgspec.DecodeError: not JSON, or nested too deeply.
     """
     try:
-        return _DECODER.decode(text)
+        return bounded_json.decode(_DECODER, text)
     except msgspec.ValidationError:
-        return [_lenient(item) for item in _ANY.decode(text) if isinstance(item, dict)]
+        return [_lenient(item) for item in bounded_json.decode(_ANY, text) if isinstance(item, dict)]
 
 
 def _lenient(item: dict[str, Any]) -> Row:

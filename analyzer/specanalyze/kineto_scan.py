@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze import kineto_columns
+from specanalyze import bounded_json, kineto_columns
 from specanalyze.kineto_columns import KIND_OF_CATEGORY, Args
 from specanalyze.native.library import library
 
@@ -76,7 +76,7 @@ class Scanner:
         try:
             for field, values in enumerate(self._values):
                 if field:  # the categories are ours
-                    values += [_TOKEN.decode(token) for token in self._tokens(field, len(values))]
+                    values += [bounded_json.decode(_TOKEN, token) for token in self._tokens(field, len(values))]
         except msgspec.DecodeError:
             self._c.scanner_forget(self._handle, first, known)
             for field in range(1, len(self._values)):

@@ -8,14 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specanalyze import kineto, profiler_folders, sidecars
+from specanalyze.event_bounds import bounded
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
 from specanalyze.kineto_columns import Row
 from specanalyze.nsys_report import nsys_inputs, open_report
+from specanalyze.parquet_bounds import DAMAGED
+from specanalyze.plain_text import plain_document
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.trace_files import read_trace
@@ -59,7 +61,7 @@ def open_trace(
     name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
     if nsys := nsys_inputs(paths):
         opened = open_report(nsys, name=name, salvage=salvage, device=device, progress=progress)
-        return _with_sidecars(opened, cycles, node_map)
+        return _with_sidecars(opened, cycles, node_map, salvage=salvage)
     files, folder = _files(paths)
     parquet = [path for path in files if _is_parquet(path)]
     if folder:
@@ -78,21 +80,25 @@ def open_trace(
                 f"this folder holds both {parquet[0].name} and torch.profiler files ({others[0]}): give the files you mean"
             )
         trace = read_trace(parquet, name=name, salvage=salvage, device=device, progress=progress)
-    return _with_sidecars(trace, cycles, node_map)
+    return _with_sidecars(trace, cycles, node_map, salvage=salvage)
 
 
-def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None) -> Trace:
+def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, salvage: bool) -> Trace:
     ranks = [rank_in_key(source.key) for source in trace.sources]
     sources = tuple(
         replace(
             source,
             read=partial(
-                _read_enriched, source, sidecars.find(Path(source.source), rank, ranks, cycles, node_map), trace
+                _read_enriched,
+                source,
+                sidecars.find(Path(source.source), rank, ranks, cycles, node_map),
+                trace,
+                salvage=salvage,
             ),
         )
         for source, rank in zip(trace.sources, ranks, strict=True)
     )
-    return replace(trace, sources=sources)
+    return replace(trace, sources=sources, metadata=plain_document(trace.metadata))
 
 
 def rank_in_key(key: str) -> int:
@@ -100,9 +106,10 @@ def rank_in_key(key: str) -> int:
     return int(key) if key.isdigit() else -1
 
 
-def _read_enriched(source: RankSource, files: sidecars.Sidecars, trace: Trace) -> RankTrace:
-    rank, lines = sidecars.add(source.read(), files)
-    trace.warnings.extend(line for line in lines if line not in trace.warnings)
+def _read_enriched(source: RankSource, files: sidecars.Sidecars, trace: Trace, *, salvage: bool) -> RankTrace:
+    rank, lines = bounded(source.read(), salvage=salvage)
+    rank, more = sidecars.add(rank, files)
+    trace.warnings.extend(line for line in (*lines, *more) if line not in trace.warnings)
     return rank
 
 
@@ -119,7 +126,7 @@ def _is_foreign(path: Path) -> bool:
     """A whole Parquet file that is no trace of ours."""
     try:
         return VERSION_KEY.encode() not in (pq.read_metadata(path).metadata or {})
-    except (pa.ArrowInvalid, OSError):
+    except DAMAGED:
         return False  # damaged: that is said later
 
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from specanalyze import bounded_json
 from specanalyze.event_frame import DTYPES
 from specschema.errors import TraceError
 from specschema.node_types import node_type
@@ -32,12 +33,14 @@ def read_node_map(path: Path) -> list[CapturedGraph]:
         TraceError: no JSON, or not of the layout above.
     """
     try:
-        graphs = msgspec.json.decode(path.read_bytes(), type=list[CapturedGraph])
+        graphs = bounded_json.decode(msgspec.json.Decoder(list[CapturedGraph]), bounded_json.whole_file(path))
     except msgspec.DecodeError as error:
         raise TraceError(f"{path.name} is no node map (list of graphs with nodes, kinds, scopes): {error}") from None
     for index, graph in enumerate(graphs):
         if len(graph.kinds) != graph.nodes:
             raise TraceError(f"{path.name}: graph {index} has {graph.nodes} nodes but {len(graph.kinds)} kinds")
+        if any(not 0 <= first <= end <= graph.nodes for _, _, first, end, _ in graph.scopes):
+            raise TraceError(f"{path.name}: graph {index} has a scope outside its {graph.nodes} nodes")
     return graphs
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specanalyze import nsys_tables as nsys
+from specanalyze.parquet_bounds import DAMAGED, family, refuse_bomb
 from specschema.errors import TraceError
 
 
@@ -50,9 +51,15 @@ class ParquetTables:
             self._columns[table] = frozenset()
             if self._file(table).is_file():
                 try:
-                    self._columns[table] = frozenset(pq.read_schema(self._file(table)).names)
-                except (pa.ArrowInvalid, OSError) as error:
+                    footer = pq.read_metadata(self._file(table))
+                    names = footer.schema.to_arrow_schema().names
+                except DAMAGED as error:
                     self._damaged(table, error)
+                else:
+                    refuse_bomb(footer, self._file(table))
+                    if len({*names}) < len(names):
+                        raise TraceError(f"{self.name}/{table}.parquet has two columns of one name: it is damaged")
+                    self._columns[table] = frozenset(names)
         return self._columns[table]
 
     def _damaged(self, table: str, error: Exception) -> None:
@@ -75,10 +82,13 @@ class ParquetTables:
         key = nsys.process_column(present)
         kept = [column for column in dict.fromkeys((*columns, key)) if column in present]
         try:
-            arrow = pq.read_table(self._file(table), columns=kept)
-        except (pa.ArrowInvalid, OSError) as error:
+            arrow = pq.ParquetFile(self._file(table)).read(columns=kept)
+            arrow.validate(full=True)  # polars takes texts for UTF-8
+        except DAMAGED as error:
             self._damaged(table, error)
             return nsys.empty(columns)
+        for column in kept:
+            _refuse_odd(arrow.schema.field(column).type, column, f"{self.name}/{table}.parquet")
         frame = pl.DataFrame(pl.from_arrow(arrow))
         frame = frame.select(_typed(frame.schema[column], column) for column in kept)
         if process is not None:
@@ -87,6 +97,15 @@ class ParquetTables:
             self.rows_read(frame.height)
         missing = [pl.lit(None, dtype=nsys.dtype(column)).alias(column) for column in columns if column not in present]
         return frame.with_columns(missing).select(columns)
+
+
+def _refuse_odd(found: pa.DataType, column: str, file: str) -> None:
+    """Lists, bytes and the like stand for neither a number nor a text."""
+    if family(found) not in ("whole numbers", "text", "nothing") and not pa.types.is_floating(found):
+        what = "text" if column in nsys.TEXT_COLUMNS else "whole numbers"
+        raise TraceError(
+            f"{file}: column {column} holds {found}, not {what}: this is no whole export of Nsight Systems"
+        )
 
 
 def _typed(found: pl.DataType, column: str) -> pl.Expr:

@@ -17,6 +17,12 @@ from specschema.errors import TraceError, UsageError
 
 MAGIC: Final = b"SQLite format 3\0"
 _BATCH: Final = 1 << 16
+_TEXT_BATCH: Final = 512
+_LONGEST_TEXT: Final = 1 << 20
+"""Bytes of a cell. A hostile file's cells may all name the same long chain of pages; so texts are read in small batches, too, and
+all of them together may take _TEXTS_A_BYTE times the file."""
+_FREE_TEXT: Final = 64 << 20
+_TEXTS_A_BYTE: Final = 4
 _SALVAGED_BATCH: Final = 64
 """Rows of the batch in which SQLite meets a damaged page are lost, so few at a time."""
 
@@ -75,6 +81,8 @@ class SqliteTables:
         except sqlite3.Error as error:
             raise TraceError(f"{self.name} can't be opened: {error}") from None
         try:
+            if hasattr(connection, "setlimit"):  # Python 3.11
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA cell_size_check = ON")
             connection.execute("PRAGMA query_only = ON")
@@ -151,10 +159,18 @@ class SqliteTables:
             query += f' WHERE "{nsys.process_column(present)}" & {nsys.PROCESS_MASK} = ?'
             values = (process,)
         frames: list[pl.DataFrame] = []
+        batch = _SALVAGED_BATCH if self._salvage else _TEXT_BATCH if nsys.TEXT_COLUMNS & {*columns} else _BATCH
+        texts = [at for at, column in enumerate(columns) if column in nsys.TEXT_COLUMNS]
+        left = max(_FREE_TEXT, _TEXTS_A_BYTE * self.path.stat().st_size)
         try:
             with self._connected() as connection:
                 cursor = connection.execute(query, values)
-                while rows := cursor.fetchmany(_SALVAGED_BATCH if self._salvage else _BATCH):
+                while rows := cursor.fetchmany(batch):
+                    left -= sum(len(row[at]) for row in rows for at in texts if isinstance(row[at], (str, bytes)))
+                    if left < 0:
+                        raise TraceError(
+                            f"{self.name}: the texts of {table} take more than the file: damaged or hostile"
+                        )
                     frames.append(self._frame(table, columns, rows))
                     if self.rows_read is not None:
                         self.rows_read(len(rows))

@@ -51,7 +51,7 @@ def read_phase_map(path: Path) -> dict[str, str]:
         raise UsageError(f"{path} is not text: a phase map is a JSON object, regular expression -> phase") from None
     try:
         mapping = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} is not JSON ({error}): a phase map is an object, regular expression -> phase"
         ) from None
@@ -70,11 +70,11 @@ def check_phase_map(mapping: Mapping[str, object]) -> dict[str, str]:
     checked = {}
     for pattern, phase in mapping.items():
         if not isinstance(phase, str) or phase not in allowed:
-            raise UsageError(f"phase map: {phase!r} is no phase; use one of {', '.join(allowed)}")
+            raise UsageError(f"phase map: {str(phase)[:80]!r} is no phase; use one of {', '.join(allowed)}")
         try:
             re.compile(pattern)
-        except re.error as error:
-            raise UsageError(f"phase map: pattern {pattern!r} does not compile: {error}") from None
+        except (re.error, RecursionError, OverflowError) as error:
+            raise UsageError(f"phase map: pattern {pattern[:80]!r} does not compile: {error}") from None
         checked[pattern] = phase
     return checked
 

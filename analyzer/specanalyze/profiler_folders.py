@@ -13,12 +13,15 @@ from typing import Final, NamedTuple
 
 from specanalyze.file_text import FileText
 from specanalyze.kineto_columns import Row, decode
+from specschema.errors import TraceError
 
 _MERGED_NAME: Final = re.compile(r"merged-.+\.json(?:\.gz)?")
-_LABEL: Final = re.compile(rb'"pid"\s*:\s*"(\[(?:TP|DP|PP|EP)\d+(?:-(?:TP|DP|PP|EP)\d+)*\]) ')
+_LABEL: Final = re.compile(rb'"pid"\s*:\s*"(\[(?:TP|DP|PP|EP)\d{1,6}(?:-(?:TP|DP|PP|EP)\d{1,6}){0,3}\]) ')
 """``"pid": "[TP00-DP01] 4242"``: what the merger makes of each row's process."""
 _LABEL_BYTES: Final = 128
 _COORDINATE: Final = re.compile(r"([TDPE]P)(\d+)")
+_MOST_RANKS: Final = 4096
+"""Ranks of one merged file: each of them is a pass over the file."""
 
 
 class MergedRank(NamedTuple):
@@ -51,6 +54,8 @@ def merged_ranks(path: Path) -> list[MergedRank]:
     for number, chunk in enumerate(FileText(path).chunks()):
         labels.update(_LABEL.findall(before + chunk))
         before = chunk[-_LABEL_BYTES:]
+        if len(labels) > _MOST_RANKS:
+            raise TraceError(f"{path.name} names more than {_MOST_RANKS} ranks: no server merges so many")
         if number == 0 and not labels and not _MERGED_NAME.fullmatch(path.name):
             return []
     names = sorted(label.decode() for label in labels)

@@ -17,6 +17,8 @@ _RANKS: Final = (
 )
 """``1756600000.1-TP-3.trace.json``, ``rank3``, ``e2_rank-3``, ``kernels.rank0.parquet`` (RULES R9); where a name says both
 (``dp1_pp0_tp0_rank1``), the rank is the global one."""
+_DIGITS: Final = 6
+"""A longer number is a time or a process, and no rank."""
 _COORDINATES: Final = re.compile(r"[-_.]?(?<![A-Za-z])(?:TP|DP|PP|EP|rank)[-_]?\d+(?!\d)", re.IGNORECASE)
 _TORCH_HANDLER: Final = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?")
 """``<host>_<pid>.<time>.pt.trace.json``: torch.profiler.tensorboard_trace_handler (RULES R7)."""
@@ -45,7 +47,7 @@ class RankFile:
 def rank_in_name(name: str) -> int | None:
     """``e2_m17_rank1.json.gz`` -> 1."""
     found = next((found for pattern in _RANKS if (found := pattern.search(name))), None)
-    return int(found.group(1)) if found else None
+    return int(found.group(1)) if found and len(found.group(1)) <= _DIGITS else None
 
 
 def host_in_name(name: str) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import polars as pl
 
-from specschema.errors import TraceError, UsageError
+from specanalyze import bounded_json
+from specanalyze.plain_text import plain
+from specschema.errors import TraceError
 
 KINDS: Final = ("verify", "prefill", "decode", "idle", "dummy")
 """Only ``verify`` steps count for accept lengths (RULES R8)."""
@@ -25,14 +27,17 @@ SCHEMA: Final = pl.Schema(
 )
 
 
+Number = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
 class _Step(msgspec.Struct, gc=False):
     kind: str
-    cycle: int | None = None
-    rank: int = 0
+    cycle: Number | None = None
+    rank: Number = 0
     request: str | int | None = None
-    num_draft: int | None = None
-    num_accepted_draft: int | None = None
-    num_committed: int | None = None
+    num_draft: Number | None = None
+    num_accepted_draft: Number | None = None
+    num_committed: Number | None = None
 
 
 def read_steps(path: Path) -> pl.DataFrame:
@@ -47,25 +52,22 @@ def read_steps(path: Path) -> pl.DataFrame:
 
     Raises:
         UsageError: no such file.
-        TraceError: a line that is no step, by its number.
+        TraceError: too large, or a line that is no step, by its number.
     """
     decoder = msgspec.json.Decoder(_Step)
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+    lines = bounded_json.whole_file(path).splitlines()
     steps = [_step(decoder, line, path.name, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not steps:
         raise TraceError(f"{path.name} holds no step")
     names = SCHEMA.names()
     columns = {name: [getattr(step, name) for step in steps] for name in names}
-    columns["request"] = [None if value is None else str(value) for value in columns["request"]]
+    columns["request"] = [None if value is None else plain(str(value)) for value in columns["request"]]
     return pl.DataFrame(columns, schema=SCHEMA)
 
 
 def _step(decoder: msgspec.json.Decoder[_Step], line: bytes, name: str, number: int) -> _Step:
     try:
-        step = decoder.decode(line)
+        step = bounded_json.decode(decoder, line)
     except msgspec.DecodeError as error:
         raise TraceError(f"{name} line {number} is no step: {error}") from None
     if step.kind not in KINDS:

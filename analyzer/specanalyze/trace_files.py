@@ -17,15 +17,18 @@ import pyarrow.parquet as pq
 
 from specanalyze import rank_tables
 from specanalyze.event_frame import DTYPES, table
+from specanalyze.parquet_bounds import DAMAGED, family, fits, refuse_bomb
+from specanalyze.recording_sections import MOST_RANKS, checked
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.trace_writer import write_trace
 from specschema import metadata
 from specschema.errors import TraceError
-from specschema.events import COLUMN_NAMES
+from specschema.events import COLUMN_NAMES, EVENT_SCHEMA
 
 __all__ = ["read_trace", "write_trace"]
 
-_DAMAGED: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
+_RANK_DIGITS: Final = 6
+_KNOWN: Final = frozenset({*COLUMN_NAMES, *rank_tables.COLUMNS})
 
 Progress = Callable[[int, int], None]
 
@@ -146,7 +149,8 @@ def _opened(paths: Sequence[Path]) -> tuple[list[_File], dict[Path, str]]:
             bad[path] = reason
             continue
         keys = parquet.metadata or {}
-        files.append(_File(path, metadata.decode(keys, path.name), parquet, keys))
+        refuse_bomb(parquet, path)
+        files.append(_File(path, checked(metadata.decode(keys, path.name), path.name), parquet, keys))
     return files, bad
 
 
@@ -156,13 +160,17 @@ def _footer(path: Path) -> tuple[pq.FileMetaData | None, str]:
         return None, "is empty: its writer was killed before closing it"
     try:
         return pq.read_metadata(path), ""
-    except _DAMAGED as error:
+    except DAMAGED as error:
         with path.open("rb") as file:
             file.seek(max(0, size - 4))
             footer = file.read() == b"PAR1" and size > 12
         if not footer:
             return None, "has no footer: its writer was killed before closing it, or the file was cut"
-        return None, f"has a damaged footer ({str(error).splitlines()[0][:120]})"
+        return None, f"has a damaged footer ({_first_line(error)})"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 def _ranks(files: Sequence[_File]) -> dict[str, _Rank]:
@@ -187,7 +195,7 @@ def _ranks(files: Sequence[_File]) -> dict[str, _Rank]:
 def _identity(file: _File) -> object:
     """What files of one recording share: the collector numbers its recordings; tables of a rank lie side by side."""
     table_of_rank = rank_tables.kind_in_name(file.path.name)
-    if table_of_rank is not None and "kind" not in file.parquet.schema.to_arrow_schema().names:
+    if table_of_rank is not None and "kind" not in _types(file):
         return file.path.parent
     recording = file.sections.get("recording")
     recording = recording if isinstance(recording, dict) else {}
@@ -202,6 +210,11 @@ def _of_file(file: _File) -> Iterator[tuple[str, int, dict[str, Any], list[int]]
     if entries and all("row_groups" in entry for entry in entries):
         for entry in entries:
             first, count = entry["row_groups"]
+            if first + count > file.parquet.num_row_groups or entry.get("key") is None or entry.get("rank") is None:
+                raise TraceError(
+                    f"{file.path.name}: its metadata give a rank row groups {first} to {first + count - 1} of "
+                    f"{file.parquet.num_row_groups}, or no key: damaged, or not written by this tool"
+                )
             yield str(entry["key"]), int(entry["rank"]), entry, list(range(first, first + count))
         return
     by_rank: dict[int, list[int]] = {}
@@ -218,10 +231,13 @@ def _rank_of_group(file: _File, group: int) -> int:
     for i in range(row_group.num_columns):
         column = row_group.column(i)
         if column.path_in_schema == "rank" and column.is_stats_set and column.statistics.has_min_max:
-            if column.statistics.min != column.statistics.max:
+            least, most = column.statistics.min, column.statistics.max
+            if type(least) is not int or not -1 <= least < MOST_RANKS:
+                raise TraceError(f"{file.path.name}: column rank of row group {group} holds no rank")
+            if least != most:
                 raise TraceError(f"{file.path.name}: row group {group} holds several ranks; a row group must hold one")
-            return int(column.statistics.min)
-    if told is not None and told.isdigit():
+            return least
+    if told is not None and told.isdigit() and len(told) <= _RANK_DIGITS:
         return int(told)
     raise TraceError(f"{file.path.name}: row group {group} does not say its rank (column rank has no statistics)")
 
@@ -273,14 +289,16 @@ def _has_device_rows(events: pl.DataFrame) -> bool:
 
 
 def _read_group(file: _File, group: int, rank: _Rank, warnings: list[str], *, salvage: bool) -> pl.DataFrame | None:
+    columns = _columns(file, group)
+    # Texts stay dictionaries: one long text that all rows share must not become as many copies.
+    texts = [name for name in columns if family(_types(file)[name]) == "text"]
     try:
-        arrow = pq.ParquetFile(file.path, metadata=file.parquet).read_row_group(group, columns=_columns(file, group))
-    except _DAMAGED as error:
+        whole = pq.ParquetFile(file.path, metadata=file.parquet, read_dictionary=texts)
+        arrow = whole.read_row_group(group, columns=columns)
+        arrow.validate(full=True)  # polars takes texts for UTF-8 and indexes for sound
+    except DAMAGED as error:
         rows = file.parquet.row_group(group).num_rows
-        lost = (
-            f"{file.path.name}: row group {group} of rank {rank.key} ({rows} rows) is damaged "
-            f"({str(error).splitlines()[0][:120]})"
-        )
+        lost = f"{file.path.name}: row group {group} of rank {rank.key} ({rows} rows) is damaged ({_first_line(error)})"
         if not salvage:
             raise TraceError(f"{lost}; --salvage reads the others") from error
         if f"lost: {lost}" not in warnings:
@@ -289,19 +307,49 @@ def _read_group(file: _File, group: int, rank: _Rank, warnings: list[str], *, sa
     frame = cast(pl.DataFrame, pl.from_arrow(arrow))
     if "kind" not in frame.columns:
         frame = rank_tables.events(frame, file.path.name, rank.rank)
-    return frame.select(pl.col(c).cast(DTYPES[c]) for c in COLUMN_NAMES if c in frame.columns)
+    kept = [c for c in COLUMN_NAMES if c in frame.columns]
+    typed = frame.select(pl.col(c).cast(DTYPES[c], strict=False) for c in kept)
+    for column in kept:
+        if typed[column].null_count() != frame[column].null_count():
+            raise TraceError(
+                f"{file.path.name}: column {column} holds numbers that do not fit its type {DTYPES[column]}: damaged, or not written by this tool"
+            )
+    return typed
+
+
+def _types(file: _File) -> dict[str, pa.DataType]:
+    """Arrow type of each column.
+
+    Raises:
+        TraceError: they can't be told, or a column that is read has a type of another family, or stands there twice.
+    """
+    try:
+        schema = file.parquet.schema.to_arrow_schema()
+    except DAMAGED as error:
+        raise TraceError(f"{file.path.name} has a damaged footer ({_first_line(error)})") from None
+    names = [name for name in schema.names if name in _KNOWN]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise TraceError(f"{file.path.name} has two columns {twice}: damaged, or not written by this tool")
+    for name in names:
+        wanted = EVENT_SCHEMA.field(rank_tables.COLUMNS.get(name, name)).type
+        if not fits(schema.field(name).type, wanted):
+            raise TraceError(
+                f"{file.path.name}: column {name} holds {family(schema.field(name).type)}, not {family(wanted)}: "
+                "damaged, or not written by this tool"
+            )
+    return dict(zip(schema.names, schema.types, strict=True))
 
 
 def _columns(file: _File, group: int) -> list[str]:
     """Known columns of a row group that are not null throughout, as far as its statistics say so."""
     row_group = file.parquet.row_group(group)
-    known = {*COLUMN_NAMES, *rank_tables.COLUMNS}
     names: list[str] = []
     for i in range(row_group.num_columns):
         column = row_group.column(i)
         name = column.path_in_schema.split(".")[0]
         nulls = column.statistics.null_count if column.is_stats_set and column.statistics.has_null_count else None
         is_list = "." in column.path_in_schema  # the nulls of a list column are those of its elements
-        if name in known and (is_list or nulls != row_group.num_rows):
+        if name in _KNOWN and (is_list or nulls != row_group.num_rows):
             names.append(name)
     return list(dict.fromkeys(names))

@@ -76,6 +76,6 @@ def decode(metadata: Mapping[bytes, bytes] | None, path: str) -> dict[str, Any]:
         if value is not None:
             try:
                 decoded[section] = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise TraceError(f"{path}: metadata section {section!r} is not valid JSON") from None
     return decoded

@@ -1,0 +1,71 @@
+"""Parquet files nobody vouches for: what their footers may claim, and which types their columns may have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specschema.errors import TraceError
+
+DAMAGED: Final = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
+"""What pyarrow raises on a file that is not what it says."""
+
+_FREE_ROWS: Final = 4 << 20
+_ROWS_A_BYTE: Final = 8
+"""A trace takes 4 to 7 bytes an event; this allows 40 times as many events in a file."""
+_FREE_BYTES: Final = 256 << 20
+_EXPANSION: Final = 100
+"""Encoded columns to their compressed form: 2 to 8 on real traces."""
+
+
+def refuse_bomb(parquet: pq.FileMetaData, path: Path) -> None:
+    """Hold what a footer claims against the size of the file, before anything is made of it.
+
+    Raises:
+        TraceError: more rows, values or bytes than a trace of that size can hold.
+    """
+    size = path.stat().st_size
+    groups = [parquet.row_group(i) for i in range(parquet.num_row_groups)]
+    rows = sum(max(group.num_rows, 0) for group in groups)
+    values = max((sum(max(g.column(i).num_values, 0) for g in groups) for i in range(_columns(groups))), default=0)
+    encoded = sum(max(group.column(i).total_uncompressed_size, 0) for group in groups for i in range(group.num_columns))
+    limit = max(_FREE_ROWS, _ROWS_A_BYTE * size)
+    if min((group.num_rows for group in groups), default=0) < 0 or max(rows, values) > limit:
+        raise TraceError(
+            f"{path.name} claims {max(rows, values)} rows or values in {size} bytes (at most {limit} are read from such a file): damaged or hostile"
+        )
+    if encoded > max(_FREE_BYTES, _EXPANSION * size):
+        raise TraceError(
+            f"{path.name} claims to grow to {encoded >> 20} MiB from {size} bytes: more than {_EXPANSION} times, damaged or hostile"
+        )
+
+
+def _columns(groups: Collection[pq.RowGroupMetaData]) -> int:
+    return min((group.num_columns for group in groups), default=0)
+
+
+def family(kind: pa.DataType) -> str:
+    """What a column holds, whatever width it has: integers, text, lists of either, nothing, or something else (its type's name)."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind):
+        return "whole numbers"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    if pa.types.is_null(kind):
+        return "nothing"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = family(kind.value_type)
+        return f"lists of {inner}" if inner in ("whole numbers", "text", "nothing") else str(kind)
+    return str(kind)
+
+
+def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column's values can become the wanted type's, each of them that is in range."""
+    return family(found) in (family(wanted), "nothing") or (
+        family(found) == "lists of nothing" and family(wanted).startswith("lists")
+    )
