@@ -65,31 +65,49 @@ def check_nesting(trace: Path, rank: int, leaves: tuple[str, ...]) -> None:
     assert (within["start_ns"] + within["dur_ns"] <= within["to_ns"]).all()
 
 
-@pytest.mark.parametrize("method", ["eagle3", "draft_model"])
-def test_every_step_commits_what_is_known_beforehand(engine: Engine, method: str, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.parquet"
-    result = engine.generate([200], [PROMPT], method=method, trace=trace)
+@pytest.fixture(scope="module")
+def recorded_eagle3(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    trace = tmp_path_factory.mktemp("recorded_offline") / "trace.parquet"
+    return trace, engine.generate([200], [PROMPT], method="eagle3", trace=trace)
+
+
+def check_every_step(trace: Path, result: Any) -> None:
     assert result["tokens"] == [counts_up(10, 200)]
     found = cycles(trace)
+    lengths, accepted = accept_lengths(10, 3, 199), accepted_drafts(10, 3, 199)
     # prefill gives token 10, the steps the other 199
     assert lists(found, "accept_lengths", "prefill") == [[1]]
-    assert lists(found, "accept_lengths") == [[n] for n in accept_lengths(10, 3, 199)]
-    assert lists(found, "accepted_draft_tokens") == [[n] for n in accepted_drafts(10, 3, 199)]
-    assert found["draft_tokens"].to_list()[1:] == [3] * (found.height - 1)
-    assert found["context_tokens"].to_list()[1:4] == [
-        11,
-        11 + accept_lengths(10, 3, 199)[0],
-        11 + sum(accept_lengths(10, 3, 199)[:2]),
-    ]
+    assert lists(found, "accept_lengths") == [[n] for n in lengths]
+    assert lists(found, "accepted_draft_tokens") == [[n] for n in accepted]
+    assert found["draft_tokens"].to_list() == [0] + [3] * len(lengths)
+    assert found["context_tokens"].to_list()[1:] == [11 + sum(lengths[:step]) for step in range(len(lengths))]
     check_nesting(trace, 0, ("verify", "draft_extend", "draft"))
     # vLLM's own counters count what the verifier accepted, before the last step is cut
     assert result["counters"] == {
-        "vllm:spec_decode_num_drafts": len(accepted_drafts(10, 3, 199)),
-        "vllm:spec_decode_num_draft_tokens": 3 * len(accepted_drafts(10, 3, 199)),
-        "vllm:spec_decode_num_accepted_tokens": sum(accepted_drafts(10, 3, 199)),
+        "vllm:spec_decode_num_drafts": len(accepted),
+        "vllm:spec_decode_num_draft_tokens": 3 * len(accepted),
+        "vllm:spec_decode_num_accepted_tokens": sum(accepted),
     }
     told = totals(trace)
     assert (told["told_by"], told["completion_tokens"], told["equal"]) == ("server", 200, True)
+
+
+def test_every_step_commits_what_is_known_beforehand(recorded_eagle3: tuple[Path, Any]) -> None:
+    check_every_step(*recorded_eagle3)
+
+
+def test_a_draft_model_that_stands_alone_is_recorded_alike(engine: Engine, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.parquet"
+    check_every_step(trace, engine.generate([200], [PROMPT], method="draft_model", trace=trace))
+
+
+def test_what_ran_is_in_the_trace(recorded_eagle3: tuple[Path, Any]) -> None:
+    environment = json.loads(pl.read_parquet_metadata(recorded_eagle3[0])["specanalyze.environment"])
+    assert environment["server"] == "vllm"
+    arguments = environment["server_args"]
+    named = ("tensor_parallel_size", "enforce_eager", "max_model_len", "speculative_config.method")
+    assert [arguments[name] for name in named] == [1, True, 2048, "eagle3"]
+    assert arguments["speculative_config.num_speculative_tokens"] == 3
 
 
 def test_multi_token_prediction_has_the_same_phases(engine: Engine, tmp_path: Path) -> None:
@@ -156,20 +174,3 @@ def test_two_ranks_are_recorded_and_merged(engine: Engine, tmp_path: Path) -> No
     assert [(rank["rank"], rank["tensor"], rank["world_size"]) for rank in ranks] == [(0, 0, 2), (1, 1, 2)]
     [pids] = pl.read_parquet(trace).select(pl.col("pid").n_unique()).row(0)
     assert pids == 2
-
-
-def test_what_ran_is_in_the_trace(engine: Engine, tmp_path: Path) -> None:
-    trace = tmp_path / "trace.parquet"
-    engine.generate([5], [PROMPT], method="eagle3", trace=trace)
-    environment = json.loads(pl.read_parquet_metadata(trace)["specanalyze.environment"])
-    assert environment["server"] == "vllm"
-    arguments = environment["server_args"]
-    assert (arguments["tensor_parallel_size"], arguments["enforce_eager"], arguments["max_model_len"]) == (
-        1,
-        True,
-        2048,
-    )
-    assert (arguments["speculative_config.method"], arguments["speculative_config.num_speculative_tokens"]) == (
-        "eagle3",
-        3,
-    )

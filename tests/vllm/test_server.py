@@ -48,7 +48,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def session(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Session:
-    output = tmp_path_factory.mktemp("trace") / "trace.parquet"
+    output = tmp_path_factory.mktemp("recorded_server") / "trace.parquet"
     request = ["request", "--url", recorded.server.url, "--api", "completions", "--input-ids", str(len(PROMPT))]
     request += ["--max-tokens", str(TOKENS), "--ignore-eos", "--ranks", "1", "-o", str(output)]
     # windows of CPU operators, which stand in for kernels in a trace without a device
@@ -101,5 +101,13 @@ def test_nothing_changes_in_the_tokens(recorded: Recorded) -> None:
 def test_breakdown_says_what_a_trace_of_a_cpu_is(session: Session) -> None:
     done = specanalyze("breakdown", str(session.trace), "--json")
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert rows
+    rank = json.loads(done.stdout)["ranks"]["0"]
+    phases = rank["phases"]
+    assert (rank["device"], rank["windows"]) == ("cpu", 2)
+    assert [phases[name]["instances"] for name in ("verify", "draft_extend", "draft")] == [16, 16, 16]
+    # by name: operators of a CPU belong to no captured graph
+    assert {"attention", "moe", "gemm"} <= phases["verify"]["buckets_ns"].keys()
+    assert sum(sum(phase["buckets_ns"].values()) for phase in phases.values()) == rank["window_ns"]
+    assert (phases["verify"]["graph_launch_ns"], phases["verify"]["graph_replay_ns"]) == (0, 0)
+    said = " ".join(specanalyze("breakdown", str(session.trace)).stdout.split())
+    assert "graph replay, launch time, overlap and waiting on a GPU cannot be read from it" in said

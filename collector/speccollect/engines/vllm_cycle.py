@@ -10,11 +10,10 @@ Nothing here reads a device tensor or waits for the device. Dummy, profiling and
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -173,15 +172,14 @@ class CycleHooks:
         cycle = self._own_cycle()
         if cycle is None:
             return wrapped(*args, **kwargs)
-        with self._part("target_forward"), self._part(_GRAPH_PHASE.get(cycle.graph or "")):
-            return wrapped(*args, **kwargs)
+        graph = None if cycle.graph is None else _GRAPH_PHASE[cycle.graph]
+        return self._within("target_forward", self._within, (graph, wrapped, args, kwargs), {})
 
     def part(self, name: str) -> Call:
         """Wrapper for a sub-phase of a cycle."""
 
         def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            with self._part(name if self._own_cycle() is not None else None):
-                return wrapped(*args, **kwargs)
+            return self._within(name if self._own_cycle() is not None else None, wrapped, args, kwargs)
 
         return wrapper
 
@@ -191,8 +189,7 @@ class CycleHooks:
         if cycle is None:
             return wrapped(*args, **kwargs)
         try:
-            with self._part("sample"):
-                return wrapped(*args, **kwargs)
+            return self._within("sample", wrapped, args, kwargs)
         finally:
             if cycle.drafting:
                 self._leave(cycle)
@@ -289,14 +286,12 @@ class CycleHooks:
             cycle.leaf = None
             self._recorder.end_phase(cycle.token)
 
-    @contextlib.contextmanager
-    def _part(self, name: str | None) -> Iterator[None]:
+    def _within(self, name: str | None, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name is None:
-            yield
-            return
+            return wrapped(*args, **kwargs)
         token = self._recorder.begin_phase(name)
         try:
-            yield
+            return wrapped(*args, **kwargs)
         finally:
             self._recorder.end_phase(token)
 
