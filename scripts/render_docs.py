@@ -69,13 +69,13 @@ def printed(command: str) -> str:
     words = shlex.split(command)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "samples").symlink_to(ROOT / "samples")
-        code, text = _called(words, Path(folder)) if words[0] == "specanalyze" else _started(words, Path(folder))
+        code, text = called(words, Path(folder)) if words[0] == "specanalyze" else _started(words, Path(folder))
     if code:
         raise RuntimeError(f"{command}: exit {code}\n{text}")
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
 
 
-def _called(words: list[str], folder: Path) -> tuple[int, str]:
+def called(words: list[str], folder: Path) -> tuple[int, str]:
     """Exit code and output of the analyzer, in this process: thirty starts of Python take longer than the commands."""
     from specanalyze.cli import run
 

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import docs_script
 import pytest
 from typer.main import get_command
 
@@ -132,7 +133,10 @@ def test_runs(page: Path, tmp_path: Path) -> None:
                 assert words[0] in (*OURS, *HELD_ELSEWHERE), (
                     f"{name(page)}: {words[0]} is no command that is known here"
                 )
-                if words[0] in OURS:
+                if words[0] == "specanalyze":
+                    returned, printed = docs_script.render_docs().called(words, tmp_path)
+                    assert returned == 0, f"{shlex.join(words)}\n{printed}"
+                elif words[0] == "speccollect":
                     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
                     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
         elif language == "python":

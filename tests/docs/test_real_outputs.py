@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import docs_script
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _script() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    spec = importlib.util.spec_from_file_location("render_docs", ROOT / "scripts" / "render_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["render_docs"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-render_docs = _script()
+render_docs = docs_script.render_docs()
 WITH_OUTPUTS = [page for page in render_docs.pages() if "<!-- /" in page.read_text(encoding="utf-8")]
 
 
