@@ -31,7 +31,14 @@ REMAINDERS: Final = (CYCLE, BETWEEN, OUTSIDE, UNATTRIBUTED)
 PHASE_KEYS: Final = LEAF_PHASES + REMAINDERS
 """Every key that the timeline partition can give an instant to, in display order."""
 
-SUB_PHASES: Final = ("sample", "build_verify_input", "target_forward", "process_result")
+SUB_PHASES: Final = (
+    "sample",
+    "build_verify_input",
+    "target_forward",
+    "full_graph",
+    "piecewise_graph",
+    "process_result",
+)
 """Ranges of ours inside a cycle that are stored and shown on request but are never leaves."""
 
 COMPUTE_BUCKETS: Final = ("attention", "moe", "gemm", "other_compute", "graph_unresolved")
