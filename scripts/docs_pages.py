@@ -22,6 +22,7 @@ OUTSIDE = {
     "analyzer/README.md": "analyzer.md",
     "collector/README.md": "collector.md",
     "samples/README.md": "samples.md",
+    "samples/look_at_a_trace.ipynb": "look_at_a_trace.ipynb",
     "schemas/README.md": "schemas.md",
 }
 """Path in the repository -> page of the site."""

@@ -92,9 +92,15 @@ def parse(words: list[str]) -> None:
 
 
 def parsed_lines(page: Path) -> list[list[str]]:
-    found = [
-        words for language, code, _ in blocks(page) if language == "console-server" for words in command_lines(code)
-    ]
+    found = []
+    for language, code, _ in blocks(page):
+        if language in ("console-server", ""):
+            named = [
+                line
+                for line in code.splitlines()
+                if language or re.match(r"(\w+=\S+ )*(specanalyze|speccollect) ", line)
+            ]
+            found += command_lines("\n".join(named))
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     return found + [shlex.split(code) for code in INLINE.findall(text) if "..." not in code and "…" not in code]
 
