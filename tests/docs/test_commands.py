@@ -92,7 +92,7 @@ def parse(words: list[str]) -> None:
 
 
 def parsed_lines(page: Path) -> list[list[str]]:
-    found = []
+    found: list[list[str]] = []
     for language, code, _ in blocks(page):
         if language in ("console-server", ""):
             named = [
