@@ -11,7 +11,7 @@ import typer
 from specanalyze import commands
 from specschema.errors import SpecError, UsageError
 
-_LONGEST_LINE = 2000
+_LONGEST_LINE = 1000
 
 app = typer.Typer(
     name="specanalyze",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specanalyze import nsys_tables as nsys
-from specanalyze.parquet_bounds import DAMAGED, family, refuse_bomb
+from specanalyze.parquet_bounds import DAMAGED, bare, family, reason, refuse_bomb
 from specschema.errors import TraceError
 
 
@@ -63,7 +63,7 @@ class ParquetTables:
         return self._columns[table]
 
     def _damaged(self, table: str, error: Exception) -> None:
-        line = f"{self.name}/{table}.parquet is damaged ({str(error).splitlines()[0][:120]})"
+        line = f"{self.name}/{table}.parquet is damaged ({reason(error)})"
         if not self._salvage:
             raise TraceError(f"{line}; --salvage goes on without it") from None
         if f"lost: {line}" not in self.lost:
@@ -82,8 +82,7 @@ class ParquetTables:
         key = nsys.process_column(present)
         kept = [column for column in dict.fromkeys((*columns, key)) if column in present]
         try:
-            arrow = pq.ParquetFile(self._file(table)).read(columns=kept)
-            arrow.validate(full=True)  # polars takes texts for UTF-8
+            arrow = bare(pq.ParquetFile(self._file(table)).read(columns=kept))  # polars trusts what it is given
         except DAMAGED as error:
             self._damaged(table, error)
             return nsys.empty(columns)

@@ -44,6 +44,27 @@ def refuse_bomb(parquet: pq.FileMetaData, path: Path) -> None:
         )
 
 
+def reason(error: Exception) -> str:
+    """What pyarrow says, in one short line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def bare(table: pa.Table) -> pa.Table:
+    """The table without metadata on its fields and names inside its lists, which a file may fill with anything.
+
+    Raises:
+        pyarrow.ArrowInvalid: texts that are not UTF-8, or indexes and offsets that point nowhere.
+    """
+    table.validate(full=True)
+    columns = {}
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        column = table.column(name)
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            column = column.cast(pa.list_(kind.value_type))
+        columns[name] = column
+    return pa.table(columns)
+
+
 def _columns(groups: Collection[pq.RowGroupMetaData]) -> int:
     return min((group.num_columns for group in groups), default=0)
 

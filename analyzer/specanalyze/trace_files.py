@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from specanalyze import rank_tables
 from specanalyze.event_frame import DTYPES, table
-from specanalyze.parquet_bounds import DAMAGED, family, fits, refuse_bomb
+from specanalyze.parquet_bounds import DAMAGED, bare, family, fits, reason, refuse_bomb
 from specanalyze.recording_sections import MOST_RANKS, checked
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.trace_writer import write_trace
@@ -166,11 +166,7 @@ def _footer(path: Path) -> tuple[pq.FileMetaData | None, str]:
             footer = file.read() == b"PAR1" and size > 12
         if not footer:
             return None, "has no footer: its writer was killed before closing it, or the file was cut"
-        return None, f"has a damaged footer ({_first_line(error)})"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+        return None, f"has a damaged footer ({reason(error)})"
 
 
 def _ranks(files: Sequence[_File]) -> dict[str, _Rank]:
@@ -294,11 +290,10 @@ def _read_group(file: _File, group: int, rank: _Rank, warnings: list[str], *, sa
     texts = [name for name in columns if family(_types(file)[name]) == "text"]
     try:
         whole = pq.ParquetFile(file.path, metadata=file.parquet, read_dictionary=texts)
-        arrow = whole.read_row_group(group, columns=columns)
-        arrow.validate(full=True)  # polars takes texts for UTF-8 and indexes for sound
+        arrow = bare(whole.read_row_group(group, columns=columns))  # polars trusts what it is given
     except DAMAGED as error:
         rows = file.parquet.row_group(group).num_rows
-        lost = f"{file.path.name}: row group {group} of rank {rank.key} ({rows} rows) is damaged ({_first_line(error)})"
+        lost = f"{file.path.name}: row group {group} of rank {rank.key} ({rows} rows) is damaged ({reason(error)})"
         if not salvage:
             raise TraceError(f"{lost}; --salvage reads the others") from error
         if f"lost: {lost}" not in warnings:
@@ -326,7 +321,7 @@ def _types(file: _File) -> dict[str, pa.DataType]:
     try:
         schema = file.parquet.schema.to_arrow_schema()
     except DAMAGED as error:
-        raise TraceError(f"{file.path.name} has a damaged footer ({_first_line(error)})") from None
+        raise TraceError(f"{file.path.name} has a damaged footer ({reason(error)})") from None
     names = [name for name in schema.names if name in _KNOWN]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -10,17 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dice import Dice
-from hostile_json import VALUES, Raw, changed, text
+from hostile_json import VALUES, changed, text
 
 from specanalyze.load import open_trace
 from specanalyze.nsys_tables import DEVICE_TABLES, EVENT_TABLES, META, REQUIRED, STRINGS
 from specanalyze.trace_files import write_trace
 from specschema import metadata
-from specschema.events import EVENT_SCHEMA
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases"
 _COMMANDS: Final = (
@@ -75,7 +73,9 @@ def _damaged(data: bytearray, dice: Dice) -> bytes:
             case 2:
                 data[at:at] = data[at : at + 1 + dice.below(256)]
             case 3:
-                data[at : at + 4] = dice.pick((b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80"))
+                data[at : at + 4] = dice.pick(
+                    (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x80\x80\x80\x80")
+                )
             case _:
                 if dice.one_in(3):
                     del data[at:]
@@ -156,13 +156,12 @@ _CELLS: Final[tuple[Any, ...]] = (
 )
 
 
-def _cell(kind: Any, value: Any) -> Any:
-    """The value in the type, null where it has no such value."""
+def _array(values: list[Any], kind: Any) -> pa.Array:
+    """The values as a column of the type, null where it has no such value."""
     try:
-        pa.array([value], kind)
+        return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
-        return None
-    return value
+        return pa.array([None], kind) if len(values) == 1 else pa.concat_arrays(_array([v], kind) for v in values)
 
 
 @cache
@@ -172,7 +171,8 @@ def _whole(folder: Path) -> tuple[pa.Table, dict[str, Any], bytes]:
     content = path.read_bytes()
     path.unlink()
     table = pq.read_table(pa.BufferReader(content))
-    return table, metadata.decode(table.schema.metadata, "seed"), content
+    keys = pq.read_metadata(pa.BufferReader(content)).metadata  # the footer's, which the table's schema need not have
+    return table, metadata.decode(keys, "seed"), content
 
 
 def parquet(data: bytes, folder: Path) -> list[str]:
@@ -193,18 +193,22 @@ def parquet(data: bytes, folder: Path) -> list[str]:
                 table = table.remove_column(at)
             case 1:
                 kind = dice.pick(_TYPES)
-                cells = [_cell(kind, dice.pick(_CELLS)) for _ in range(4)]
-                table = table.set_column(at, name, pa.array((cells * table.num_rows)[: table.num_rows], kind))
+                cells = [dice.pick(_CELLS) for _ in range(4)]
+                table = table.set_column(at, name, _array((cells * table.num_rows)[: table.num_rows], kind))
             case 2:
-                field = EVENT_SCHEMA.field(name) if name in EVENT_SCHEMA.names else table.schema.field(at)
+                field = table.schema.field(at)
                 values = table.column(at).to_pylist()
                 for _ in range(1 + dice.below(4)):
                     if values:
-                        values[dice.below(len(values))] = _cell(field.type, dice.pick(_CELLS))
-                table = table.set_column(at, name, pa.array(values, field.type))
+                        values[dice.below(len(values))] = dice.pick(_CELLS)
+                table = table.set_column(at, name, _array(values, field.type))
             case _:
                 kind = dice.pick(_TYPES)
                 table = table.append_column(dice.pick((name, "extra", "kind")), pa.nulls(table.num_rows, kind))
+    rows = dice.pick((max(1, table.num_rows), 3, 1))
+    if sections.get("ranks"):  # half of the rows are those of the first rank
+        groups = [0, -(-table.num_rows // rows)]
+        sections = {**sections, "ranks": [{**sections["ranks"][0], "row_groups": groups}]}
     keys = metadata.encode({k: v for k, v in sections.items() if k in metadata.SECTIONS})
     for _ in range(dice.below(4)):
         section = dice.pick(tuple(metadata.SECTIONS))
@@ -216,7 +220,6 @@ def parquet(data: bytes, folder: Path) -> list[str]:
         keys[b"ARROW:schema"] = dice.pick((b"", b"!!!!", b"A" * 64))
     if dice.one_in(8):
         keys[b"specanalyze.rank"] = dice.pick((b"-1", b"99999999999999", b"\xff", b"9" * 5000))
-    rows = dice.pick((max(1, table.num_rows), 3, 1))
     pq.write_table(table.replace_schema_metadata(keys), path, row_group_size=rows, store_schema=not dice.one_in(3))
     return [*command, str(path)]
 
@@ -257,8 +260,16 @@ def _nsys_rows(dice: Dice, table: str) -> tuple[list[str], list[list[Any]]]:
     wild = dice.one_in(3)
     rows = []
     for row in range(dice.below(6)):
-        plain = {"start": 100 + row, "end": 200 + row, "globalPid": 282574488338432, "globalTid": 282574488338433, "correlationId": row}
-        rows.append([dice.pick(_NSYS_CELLS) if wild and dice.one_in(4) else plain.get(c, dice.below(4)) for c in columns])
+        plain = {
+            "start": 100 + row,
+            "end": 200 + row,
+            "globalPid": 282574488338432,
+            "globalTid": 282574488338433,
+            "correlationId": row,
+        }
+        rows.append(
+            [dice.pick(_NSYS_CELLS) if wild and dice.one_in(4) else plain.get(c, dice.below(4)) for c in columns]
+        )
     return columns, rows
 
 
@@ -278,10 +289,7 @@ def sqlite(data: bytes, folder: Path) -> list[str]:
         typed = ", ".join(f'"{c}" {dice.pick(_NSYS_TYPES) if dice.one_in(8) else ""}' for c in columns)
         connection.execute(f'CREATE TABLE "{table}" ({typed})')
         for row in rows:
-            try:
-                connection.execute(f'INSERT INTO "{table}" VALUES ({", ".join("?" * len(row))})', row)
-            except sqlite3.Error:
-                continue
+            connection.execute(f'INSERT OR IGNORE INTO "{table}" VALUES ({", ".join("?" * len(row))})', row)
     if dice.one_in(10):
         connection.execute("CREATE VIEW IF NOT EXISTS NVTX_EVENTS AS SELECT 1")
     connection.commit()
@@ -306,8 +314,14 @@ def nsys_parquet(data: bytes, folder: Path) -> list[str]:
         arrays = []
         for at in range(len(columns)):
             values = [row[at] for row in rows]
-            kind = dice.pick(_TYPES) if dice.one_in(8) else pa.string() if any(isinstance(v, str) for v in values) else pa.int64()
-            arrays.append(pa.array([_cell(kind, value) for value in values], kind))
+            kind = (
+                dice.pick(_TYPES)
+                if dice.one_in(8)
+                else pa.string()
+                if any(isinstance(v, str) for v in values)
+                else pa.int64()
+            )
+            arrays.append(_array(values, kind))
         pq.write_table(pa.table(arrays, names=columns), export / f"{table}.parquet")
         if dice.one_in(12):
             file = export / f"{table}.parquet"
@@ -319,9 +333,19 @@ _CYCLES: Final[dict[str, Any]] = {
     "results": [[5, 1, 1000, 2000, [2, 1]], [6, 2, 3000, 4000, None], [7, 3, 5000, 6000, [0, None]]],
     "stamps_ns": [["spec.cycle", 1, 1000, 2500], ["spec.verify", 1, 1100, 2000]],
 }
-_NODES: Final[list[Any]] = [{"nodes": 3, "kinds": [0, 1, 0], "scopes": [["model", "M", 0, 3, 0], ["model.mlp", "MLP", 1, 2, 1]]}]
+_NODES: Final[list[Any]] = [
+    {"nodes": 3, "kinds": [0, 1, 0], "scopes": [["model", "M", 0, 3, 0], ["model.mlp", "MLP", 1, 2, 1]]}
+]
 _STEPS: Final[list[Any]] = [
-    {"kind": "verify", "cycle": 1, "rank": 0, "request": "r", "num_draft": 3, "num_accepted_draft": 1, "num_committed": 2},
+    {
+        "kind": "verify",
+        "cycle": 1,
+        "rank": 0,
+        "request": "r",
+        "num_draft": 3,
+        "num_accepted_draft": 1,
+        "num_committed": 2,
+    },
     {"kind": "prefill"},
 ]
 _PHASES: Final[dict[str, Any]] = {"^my verify": "verify", "draft.*": "draft"}
