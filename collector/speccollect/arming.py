@@ -135,6 +135,7 @@ class Arming:
             self._disarm(REMOVED, failed=True)
             self._reader = None
             self._word = NEVER
+            self._failed = self._failed_for_good  # files could not be written: the new folder may take them
 
     def _obey(self, reader: ControlReader) -> None:
         with self._transition:

@@ -60,7 +60,9 @@ def _get(url: urllib.parse.SplitResult, path: str, key: str | None, timeout: flo
         response = connection.getresponse()
         body = response.read()
         if response.status in (401, 403):
-            raise TraceError(f"{url.netloc} refuses the request ({response.status}): give its key with --api-key")
+            raise TraceError(
+                f"{url.hostname}:{url.port or ''} refuses the request ({response.status}): give its key with --api-key"
+            )
         return json.loads(body) if response.status == 200 else None
     except ValueError:
         return None

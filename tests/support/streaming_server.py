@@ -18,6 +18,7 @@ from typing import Any
 from speccollect.recorder import get_recorder
 
 KEY = sys.argv[3] if len(sys.argv) > 3 else None
+TEXT = os.environ.get("STREAMED_TEXT", "x ")
 work: SimpleQueue[tuple[str, int, SimpleQueue[int]]] = SimpleQueue()
 
 
@@ -109,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         if native:
             meta = {"id": request, "prompt_tokens": 7, "completion_tokens": tokens}
             return {"output_ids": [1] * tokens, "meta_info": meta}
-        text = {"delta": {"content": "x "}} if "messages" in body else {"text": "x "}
+        text = {"delta": {"content": TEXT}} if "messages" in body else {"text": TEXT}
         return {"id": request, "choices": [text]}
 
     def send(self, event: dict[str, Any]) -> None:
