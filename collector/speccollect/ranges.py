@@ -41,11 +41,13 @@ def _version() -> str:
 class NvtxRanges:
     """Pushes and pops ranges with the cycle number as payload; does nothing where no tool listens.
 
-    About 0.6 us a range under a tool, nothing without one.
+    About 0.6 us a range under a tool, nothing without one. Up to 0.2.11 the package's domains have no ranges of their own:
+    its module functions are used, which make an object a range.
     """
 
     def __init__(self) -> None:
         self._domain: Any = None
+        self._module: Any = None
         self._attributes: dict[str, Any] = {}
         self.depth = 0
         if os.environ.get("NVTX_INJECTION64_PATH") is None and not _injection_in_maps():
@@ -63,6 +65,8 @@ class NvtxRanges:
                 "Nsight Systems, or unset NVTX_DISABLE"
             )
             return
+        if not hasattr(domain, "push_range"):
+            self._module = nvtx
         self._domain = domain
 
     @property
@@ -75,11 +79,13 @@ class NvtxRanges:
         domain = self._domain
         if domain is None:
             return
+        if self._module is not None:
+            self._module.push_range(range_name(name), domain=DOMAIN, category=_category(name), payload=cycle)
+            self.depth += 1
+            return
         attributes = self._attributes.get(name)
         if attributes is None:
-            attributes = domain.get_event_attributes(
-                message=range_name(name), category="cycle" if name == CYCLE else "phase", payload=cycle
-            )
+            attributes = domain.get_event_attributes(message=range_name(name), category=_category(name), payload=cycle)
             self._attributes[name] = attributes
         else:
             domain.set_event_attributes(attributes, payload=cycle)
@@ -90,12 +96,19 @@ class NvtxRanges:
         """Close the innermost range."""
         if self._domain is not None and self.depth > 0:
             self.depth -= 1
-            self._domain.pop_range()
+            if self._module is not None:
+                self._module.pop_range(domain=DOMAIN)
+            else:
+                self._domain.pop_range()
 
     def unwind(self) -> None:
         """Close what an exception in the server left open."""
         while self.depth > 0:
             self.pop()
+
+
+def _category(name: str) -> str:
+    return "cycle" if name == CYCLE else "phase"
 
 
 def _injection_in_maps() -> bool:
