@@ -48,5 +48,7 @@ def bounded(trace: RankTrace, *, salvage: bool = False) -> tuple[RankTrace, list
             f"taken as unknown ({device} of them are device work, which counts as invalid)"
         )
         events = events.with_columns(pl.when(~impossible).then(length).alias("dur_ns"))
+    if events["name"].null_count():
+        events = events.with_columns(pl.col("name").cast(pl.String).fill_null("").cast(events.schema["name"]))
     events = plain_columns(events)
     return (trace if events is trace.events else replace(trace, events=events)), lines

@@ -21,6 +21,7 @@ MODULES: Final = (
     "env",
     "import_trace",
     "export",
+    "redact",
     "compare",
     "sweep",
     "whatif",
