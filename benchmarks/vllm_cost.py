@@ -1,4 +1,4 @@
-"""What the collector costs the real vLLM engine on a CPU: absent, idle, and recording phases, turn by turn in one process.
+"""What the collector costs the real vLLM engine on a CPU: absent, idle, and recording phases, in turns in one process.
 
     VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 python benchmarks/vllm_cost.py MODELS [ROUNDS]
 
@@ -6,7 +6,8 @@ Run with the interpreter that has vLLM; MODELS is what tests/support/counting_mo
 in random order, so that drift of a shared machine hits all alike. A turn is some generations, the first of which is left out:
 exchanging methods makes the interpreter specialise its code anew, and arming starts a thread. Times are a generation's:
 wall clock, and CPU time of the thread that runs the steps, which other processes disturb less. Each figure is the median
-over rounds of state / absent within the round, with a 95 % bootstrap interval.
+over rounds of state / absent within the round, with a 95 % bootstrap interval. ``control`` is absent once more: what
+it differs by is what this machine cannot tell.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 TOKENS = 200
 GENERATIONS = 4
-STATES = ("absent", "idle", "phases")
+STATES = ("absent", "control", "idle", "phases")
 
 
 def main(models: Path, rounds: int) -> None:
@@ -58,9 +59,10 @@ def main(models: Path, rounds: int) -> None:
 
         def measure(state: str) -> Any:
             nonlocal steps
-            if state == "absent":
-                return generate()
             installed = vllm.install(recorder)
+            if state in ("absent", "control"):
+                installed.remove()
+                return generate()
             try:
                 if state == "idle":
                     return generate()
