@@ -35,7 +35,7 @@ _HEADER_LIMIT: Final = 64 << 20
 _FOOTER_LIMIT: Final = 64 << 20
 _HEADER_TRIES: Final = 64
 """Places that look like the beginning of the events and may stand inside a string or a nested object."""
-_MOST_BROKEN_ROWS: Final = 20_000
+_MOST_BROKEN_ROWS: Final = 5_000
 """Rows that salvaging tries to read one by one: each takes many times as long as a whole one."""
 _SALVAGE_JOIN: Final = 8
 """Pieces that may belong to one event (nested objects) when broken rows are looked for."""
