@@ -98,7 +98,7 @@ class Recording:
         self.window: int | None = None
         self.warmup = False
         self._serial = 0
-        self._offset_ns = _now() - _steady()
+        self._offset_ns: int | None = None
         self.rotate()
 
     def say(self, message: str) -> None:
@@ -124,15 +124,18 @@ class Recording:
         except IndexError:
             return
         self._serial += 1
-        now = _steady()
-        new.reset(self.next_cycle, self.window, now, self._serial, warmup=self.warmup)
+        new.reset(self.next_cycle, self.window, _steady(), self._serial, warmup=self.warmup)
         self.segment = new
-        self._look_at_the_clock(now)
+        self._look_at_the_clock()
 
-    def _look_at_the_clock(self, now: int) -> None:
+    def _look_at_the_clock(self) -> None:
         """Stamps count Unix time, which an administrator or a time service may set while cycles run."""
-        offset_ns = _now() - now
-        step_ns, self._offset_ns = offset_ns - self._offset_ns, offset_ns
+        before = _steady()
+        offset_ns = _now() - before
+        if _steady() - before > STEP_NS // 4:
+            return  # the thread was held between the two: no reading; the next buffer gives one
+        step_ns = offset_ns - self._offset_ns if self._offset_ns is not None else 0
+        self._offset_ns = offset_ns
         if abs(step_ns) > STEP_NS:
             self.say(
                 f"the host's clock was set {'forward' if step_ns > 0 else 'back'} by {abs(step_ns) / 1e9:.3f} s shortly "

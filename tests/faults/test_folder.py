@@ -89,7 +89,7 @@ def test_full_disk(rank: Rank, expected_tokens: list[list[int]], small_disk: Pat
     log = rank.ask("log")
     assert not log["armed"]
     assert len([line for line in log["log"] if "switched itself off, the server is not affected" in line]) == 1
-    assert finished(folder, "*.parquet") == before
+    assert set(finished(folder, "*.parquet")) >= set(before)
     assert not [p for p in folder.rglob("*.tmp") if p.is_file()]
 
     with pytest.raises(TraceError, match=r"No space left on device.*the ranks' files are in .*make room"):

@@ -118,9 +118,11 @@ class Rank:
 
         self.worker._run = run  # type: ignore[method-assign,assignment]  # inside the hooked phase: its range is open
 
-    def serve(self, max_tokens: int, requests: int = 1) -> list[Sequence]:
+    def serve(self, max_tokens: int, name: str = "demo-0") -> list[Sequence]:
         self.scheduler = Counting(self.worker)
-        served: list[Request] = list(build_requests(self.config, requests, PROMPT, max_tokens))
+        served: list[Request] = [
+            replace(request, request_id=name) for request in build_requests(self.config, 1, PROMPT, max_tokens)
+        ]
         sequences = self.scheduler.add(served)
         self.scheduler.run()
         return sequences
@@ -203,7 +205,7 @@ class Rank:
         resident: list[list[int]] = []
         begun = time.monotonic()
         while done < cycles and time.monotonic() - begun < seconds:
-            served = self.serve(200)
+            served = self.serve(200, f"soak-{requests}")
             requests += 1
             done += self.scheduler.cycles
             tokens += sum(len(s.completion) for s in served)
