@@ -39,8 +39,10 @@ def read_node_map(path: Path) -> list[CapturedGraph]:
     for index, graph in enumerate(graphs):
         if len(graph.kinds) != graph.nodes:
             raise TraceError(f"{path.name}: graph {index} has {graph.nodes} nodes but {len(graph.kinds)} kinds")
-        if any(not 0 <= first <= end <= graph.nodes for _, _, first, end, _ in graph.scopes):
-            raise TraceError(f"{path.name}: graph {index} has a scope outside its {graph.nodes} nodes")
+        if any(not 0 <= first <= end for _, _, first, end, _ in graph.scopes):
+            raise TraceError(
+                f"{path.name}: graph {index} has a scope that begins before its first node or ends before it begins"
+            )
     return graphs
 
 

@@ -399,7 +399,7 @@ def test_cells_that_share_one_long_text_stay_in_bounds(tmp_path: Path) -> None:
         (
             "rank0.nodemap.json",
             '[{"nodes": 1, "kinds": [0], "scopes": [["m", "M", -9, 99, 0]]}]',
-            "a scope outside its 1 nodes",
+            "graph 0 has a scope that begins before its first node",
         ),
     ],
 )
