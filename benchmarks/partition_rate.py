@@ -1,14 +1,15 @@
 """CPU seconds from trace.parquet to the exact partition of every rank, without imports; prints JSON.
 
-    python -m benchmarks.partition_rate trace.parquet
+    python -m benchmarks.partition_rate trace.parquet [repeats]
 
-Beside it, on the same file: reading the same columns with pyarrow alone, which is the floor.
+Beside it, on the same file: reading the same columns with pyarrow alone, which is the floor. Medians of the repeats.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -24,15 +25,18 @@ FILLED = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "window", 
 def main() -> None:
     """Command line."""
     path = Path(sys.argv[1])
-    began = time.process_time()
     file = pq.ParquetFile(path)
-    events = 0
-    for group in range(file.num_row_groups):
-        events += file.read_row_group(group, columns=[*FILLED, "grid", "block"]).num_rows
-    read = time.process_time() - began
-    began = time.process_time()
-    result = break_down(open_trace([path]))
-    whole = time.process_time() - began
+    events = file.metadata.num_rows
+    reads, wholes = [], []
+    for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
+        began = time.process_time()
+        for group in range(file.num_row_groups):
+            file.read_row_group(group, columns=[*FILLED, "grid", "block"])
+        reads.append(time.process_time() - began)
+        began = time.process_time()
+        result = break_down(open_trace([path]))
+        wholes.append(time.process_time() - began)
+    read, whole = statistics.median(reads), statistics.median(wholes)
     json.dump(
         {
             "events": events,
