@@ -1,0 +1,53 @@
+"""Which cycle a range belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specanalyze.instances import cycle_numbers
+from specanalyze.ranges import PHASE_CODE, Ranges
+
+
+def numbered(*rows: tuple[str, int, int, int, int]) -> list[int]:
+    """Cycle of each range; rows are phase, start, end, thread, own number (-1 for none)."""
+    phase, start, end, thread, cycle = zip(*rows, strict=True)
+    starts, ends, lanes, own = (np.array(values, dtype=np.int64) for values in (start, end, thread, cycle))
+    codes = np.array([PHASE_CODE[name] for name in phase], dtype=np.int64)
+    threads = tuple((1, number) for number in sorted(set(thread)))
+    found: list[int] = cycle_numbers(Ranges(starts, ends, lanes, codes, own, threads, (), {})).tolist()
+    return found
+
+
+def test_a_range_takes_the_number_of_the_cycle_that_encloses_its_start() -> None:
+    assert numbered(
+        ("cycle", 10, 20, 0, 7),
+        ("cycle", 30, 40, 0, 8),
+        ("draft", 5, 9, 0, -1),  # before the first
+        ("draft", 10, 12, 0, -1),  # at its very start
+        ("verify", 19, 25, 0, -1),  # begins inside, ends behind
+        ("verify", 20, 22, 0, -1),  # at its end: no more in it
+        ("verify", 25, 27, 0, -1),  # between two
+        ("draft", 31, 32, 1, -1),  # another thread
+        ("verify", 33, 34, 0, 5),  # a number of its own
+        ("verify", 50, 51, 0, -1),  # behind the last
+    ) == [7, 8, -1, 7, 7, -1, -1, -1, 5, -1]
+
+
+def test_cycles_without_numbers_are_counted_from_0_by_their_starts() -> None:
+    assert numbered(("cycle", 30, 40, 0, -1), ("cycle", 10, 20, 0, -1), ("verify", 31, 32, 0, -1)) == [1, 0, 1]
+
+
+def test_without_cycle_ranges_a_draft_or_a_verify_without_one_opens_a_cycle() -> None:
+    assert numbered(
+        ("draft", 0, 1, 0, -1),
+        ("verify", 1, 2, 0, -1),
+        ("draft_extend", 2, 3, 0, -1),
+        ("verify", 4, 5, 0, -1),  # no draft since the last verify
+        ("draft", 6, 7, 0, -1),
+        ("verify", 7, 8, 0, -1),
+        ("decode", 9, 10, 0, -1),
+    ) == [0, 0, 0, 1, 2, 2, 3]
+
+
+def test_numbers_of_their_own_stand_alone_without_cycle_ranges() -> None:
+    assert numbered(("draft", 0, 1, 0, 4), ("verify", 1, 2, 0, -1)) == [4, -1]
