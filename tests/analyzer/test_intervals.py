@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specanalyze import intervals
@@ -86,6 +86,7 @@ def test_union_by_key(pairs: list[tuple[int, int]], data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+@settings(deadline=None)  # the first use compiles
 @given(st.lists(_pairs, max_size=5), st.integers(0, 30), st.integers(30, 80))
 def test_overlay(compiled: bool, layers: list[list[tuple[int, int]]], begin: int, end: int) -> None:
     if compiled and library("overlay") is None:
