@@ -1,10 +1,16 @@
-"""Which cycle a range belongs to."""
+"""Which cycle a range belongs to, and what is told of each instance of a phase."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from specanalyze.breakdown import break_down
 from specanalyze.instances import cycle_numbers
+from specanalyze.load import open_trace
 from specanalyze.ranges import PHASE_CODE, Ranges
 
 
@@ -51,3 +57,29 @@ def test_without_cycle_ranges_a_draft_or_a_verify_without_one_opens_a_cycle() ->
 
 def test_numbers_of_their_own_stand_alone_without_cycle_ranges() -> None:
     assert numbered(("draft", 0, 1, 0, 4), ("verify", 1, 2, 0, -1)) == [4, -1]
+
+
+def test_launch_time_of_graphs_is_told_from_that_of_other_calls(tmp_path: Path) -> None:
+    """Times in microseconds; the graph's call is the first of the trace, its kernel starts 10 after it."""
+
+    def row(category: str, name: str, start: int, length: int, correlation: int) -> dict[str, Any]:
+        place = {"pid": 0, "tid": 7} if category == "kernel" else {"pid": 4, "tid": 4}
+        common = {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length}
+        return {**common, **place, "args": {"correlation": correlation}}
+
+    rows = [
+        row("user_annotation", "spec.verify", 0, 100, 0),
+        row("cuda_runtime", "cudaGraphLaunch", 10, 2, 1),
+        row("kernel", "a", 20, 10, 1),
+        row("cuda_runtime", "cudaLaunchKernel", 40, 2, 2),
+        row("kernel", "b", 45, 5, 2),
+        row("cuda_runtime", "cudaGraphLaunch", 60, 2, 3),  # its kernels were not recorded
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    (rank,) = break_down(open_trace([path])).ranks
+    assert rank.buckets_ns["verify"] == {"other_compute": 15_000, "launch": 15_000, "host": 70_000}
+    assert rank.graph_launch_ns["verify"] == 10_000
+    assert rank.phase_instances.select("graph_launch", "launch", "replays", "lost_replays", "complete").rows() == [
+        (10_000, 15_000, 2, 1, False)
+    ]
