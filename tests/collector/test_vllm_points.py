@@ -122,7 +122,7 @@ def test_a_v2_step_samples_before_it_drafts(version: str) -> None:
 
 @needs_sources
 @every_release
-def test_cpu_and_xpu_workers_inherit_what_is_hooked(version: str) -> None:
+def test_cpu_workers_inherit_what_is_hooked(version: str) -> None:
     """CPUWorker may have a warm-up of its own: it runs dummy batches only."""
     hooked = {
         "execute_model",
