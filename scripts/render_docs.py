@@ -11,7 +11,8 @@ A page says what to run in a comment, and this script writes what it printed:
     <!-- /real -->
 
 ``real head=20`` keeps the first lines; ``real depth=3`` reads the output as JSON and shows its layout: that many levels,
-one element of each list, one rank, six digits. Commands run at 80 columns without colour, in a folder where ``samples/`` is the repository's.
+one element of each list, one rank, six digits. Commands run at 80 columns without colour, in a folder where ``samples/`` and ``scripts/`` are the
+repository's.
 
     python scripts/render_docs.py            rewrite the pages
     python scripts/render_docs.py --check    exit 1 and name the pages that are stale
@@ -68,7 +69,8 @@ def printed(command: str) -> str:
     """
     words = shlex.split(command)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "samples").symlink_to(ROOT / "samples")
+        for name in ("samples", "scripts"):
+            (Path(folder) / name).symlink_to(ROOT / name)
         code, text = called(words, Path(folder)) if words[0] == "specanalyze" else _started(words, Path(folder))
     if code:
         raise RuntimeError(f"{command}: exit {code}\n{text}")

@@ -30,6 +30,8 @@ def _speculation(environment: dict[str, Any]) -> str:
     if not algorithm:
         return PLAIN
     all_reduce = ", all-reduce by NCCL" if told.get("disable_custom_all_reduce") else ""
+    if environment["variables"].get("NCCL_P2P_DISABLE") == "1":
+        all_reduce += " without P2P"
     return f"{algorithm}, {told['speculative_num_steps']} steps, top-k {told['speculative_eagle_topk']}{all_reduce}"
 
 
@@ -75,12 +77,15 @@ def _facts(path: Path) -> list[tuple[str, str]]:
 
 
 def provenance(folder: Path) -> str:
-    """A table with a row a sample, and below it what is the same for all."""
-    paths = sorted(folder.glob("*.parquet"))
+    """A table with a row a sample, those of the story last, and below it what is the same for all."""
+    paths = [*sorted(folder.glob("*.parquet")), *sorted(folder.glob("story/*.parquet"))]
     rows = [dict(_facts(path)) for path in paths]
     alike = [name for name in rows[0] if len({row[name] for row in rows}) == 1]
     columns = [name for name in rows[0] if name not in alike]
     lines = [["sample", *columns], ["---"] * (len(columns) + 1)]
-    lines += [[f"`{path.name}`", *(row[name] for name in columns)] for path, row in zip(paths, rows, strict=True)]
+    lines += [
+        [f"`{path.relative_to(folder)}`", *(row[name] for name in columns)]
+        for path, row in zip(paths, rows, strict=True)
+    ]
     text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     return text + "\nThe same for all: " + "; ".join(f"{name}: {rows[0][name]}" for name in alike) + ".\n"
