@@ -180,3 +180,13 @@ def test_a_real_cycle_log(reference: Path, capsys: pytest.CaptureFixture[str]) -
     assert (printed["verify_steps"], printed["accept_length"]) == (201, 2.0)
     assert run(["accept", str(trace), "--by", "time"]) == 0
     assert "accept length" in capsys.readouterr().out
+
+
+def test_the_draft_accept_rate_needs_both_counts_of_a_step() -> None:
+    """Of the second step only the drafts are known, of the third only the accepted ones: neither moves the rate."""
+    trace = recording(
+        cycle(0, "speculative", draft_tokens=4, accept_lengths=[2], accepted_draft_tokens=[1]),
+        cycle(1, "speculative", draft_tokens=4, accept_lengths=[2], accepted_draft_tokens=[None]),
+        cycle(2, "speculative", draft_tokens=None, accept_lengths=[4], accepted_draft_tokens=[3]),
+    )
+    assert accepts_of_trace(trace).draft_accept_rate == 1 / 4
