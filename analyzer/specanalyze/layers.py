@@ -12,7 +12,7 @@ import polars as pl
 
 from specanalyze.activities import BUCKET_CODE
 from specanalyze.analysis import WindowAnalysis, analyse
-from specanalyze.columns import texts
+from specanalyze.columns import Ints, integers, texts
 from specanalyze.ranges import PHASE_CODE
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
@@ -147,7 +147,7 @@ def _window_rows(window: WindowAnalysis, phase: str) -> tuple[pl.DataFrame, int,
             "order": range(nodes.height),
             "module": modules,
             "module_class": classes,
-            "layer": [int(found.group(1)) if m and (found := LAYER.search(m)) else None for m in modules],
+            "layer": _layer_of_nodes(modules, integers(nodes, "graph_id", -1)),
         },
         schema={"order": pl.Int64, "module": pl.String, "module_class": pl.String, "layer": pl.Int64},
     )
@@ -169,6 +169,28 @@ def _window_rows(window: WindowAnalysis, phase: str) -> tuple[pl.DataFrame, int,
         .select(empty.columns)
     )
     return rows, per_replay.filter(pl.col("known")).height, per_replay.height, unplaced
+
+
+def _layer_of_nodes(modules: list[str | None], graphs: Ints) -> list[int | None]:
+    """Layer of each node by its module's path.
+
+    A module that all layers share (SGLang keeps one rotary embedding) carries the path of the first layer in older node
+    maps: a stretch of nodes of one module between two stretches of one other layer belongs to that layer.
+    """
+    layer = [int(found.group(1)) if m and (found := LAYER.search(m)) else None for m in modules]
+    runs: list[tuple[int, int]] = []
+    for i in range(len(modules)):  # nodes of captured graphs: hundreds, not events
+        if runs and modules[i] == modules[i - 1] and graphs[i] == graphs[i - 1]:
+            runs[-1] = (runs[-1][0], i + 1)
+        else:
+            runs.append((i, i + 1))
+    for (before, _), (first, end), (after, _) in zip(runs, runs[1:], runs[2:], strict=False):
+        around = layer[before]
+        if around is None or around != layer[after] or layer[first] in (None, around):
+            continue
+        if graphs[before] == graphs[first] == graphs[after]:
+            layer[first:end] = [around] * (end - first)
+    return layer
 
 
 def _summed(stretches: pl.DataFrame, phase: str) -> pl.DataFrame:

@@ -53,8 +53,8 @@ class _Capture:
     running: list[Any] = field(default_factory=list)
     """Modules being run, innermost last."""
     roots: list[Any] = field(default_factory=list)
-    owners: list[tuple[int, Any]] = field(default_factory=list)
-    """(end of a stretch of nodes, the module they belong to or None)."""
+    owners: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
+    """(end of a stretch of nodes, the modules that ran when they were added, innermost last)."""
     handles: list[Any] = field(default_factory=list)
     broken: bool = False
 
@@ -204,7 +204,7 @@ class NodeMap:
             self._warn("this graph gets no node map", error)
             return
         if count > capture.seen:
-            capture.owners.append((count, capture.running[-1] if capture.running else None))
+            capture.owners.append((count, tuple(capture.running)))
             capture.seen = count
 
 
@@ -224,10 +224,10 @@ def _rows(capture: _Capture, nodes: Sequence[Node]) -> dict[str, list[Any]]:
     modules: list[str | None] = []
     classes: list[str | None] = []
     paths = _paths(capture.roots)
-    for end, module in capture.owners:
+    for end, running in capture.owners:
         added = min(end, len(nodes)) - len(modules)
-        modules += [paths.get(id(module)) if module is not None else None] * added
-        classes += [type(module).__name__ if module is not None else None] * added
+        modules += [_path_of(running, paths)] * added
+        classes += [type(running[-1]).__name__ if running else None] * added
     missing = len(nodes) - len(modules)
     collectives = _collective_of_node(nodes, capture.collectives.spans)
     ids = [node.tools_id for node in nodes]
@@ -254,6 +254,22 @@ def _paths(roots: Sequence[Any]) -> dict[int, str]:
         for name, module in root.named_modules():
             paths.setdefault(id(module), f"{type(root).__name__}.{name}" if name else type(root).__name__)
     return paths
+
+
+def _path_of(running: Sequence[Any], paths: Mapping[int, str]) -> str | None:
+    """Path of the innermost of the running modules, outermost first.
+
+    A module that several layers share (one rotary embedding for all of them) has the path of the first; where it runs
+    inside another one of the same model, its path is that one's and its own name.
+    """
+    path: str | None = None
+    for module in running:
+        own = paths.get(id(module))
+        above, path = path, own
+        if above is not None and own is not None and not own.startswith(f"{above}."):
+            shared = own.partition(".")[0] == above.partition(".")[0]
+            path = f"{above}.{own.rpartition('.')[2]}" if shared else own
+    return path
 
 
 def _collective_of_node(nodes: Sequence[Node], spans: Sequence[Span]) -> list[Collective | None]:

@@ -128,6 +128,17 @@ def test_a_known_graph_is_the_only_candidate() -> None:
     assert by_layer(result).get_column("layer").to_list() == [7]
 
 
+def test_a_module_that_layers_share_counts_for_the_layer_around_it() -> None:
+    path = "model.layers.{}.self_attn".format
+    nodes = []
+    for layer in range(3):
+        for name, cls in (("qkv_proj", "QKVParallelLinear"), ("rotary", "RotaryEmbedding"), ("attn", "RadixAttention")):
+            owner = 0 if name == "rotary" else layer  # one rotary module, found first under layer 0
+            nodes.append(node(0, len(nodes), f"{path(owner)}.{name}", cls))
+    table = by_layer(layers(traces.trace(traces.rank_trace(replay([GEMM, ADD, ATTENTION] * 3, nodes)))))
+    assert table.select("layer", "total_ns").rows() == [(0, 30.0), (1, 30.0), (2, 30.0)]
+
+
 def test_names_recorded_at_capture_are_compared_exactly() -> None:
     nodes = [node(0, i, module, cls) | {"name": kernel} for i, (module, cls, kernel) in enumerate(LAYER)]
     assert buckets(replay([k for *_, k in LAYER], nodes))[1]["placed"] == 1

@@ -116,6 +116,26 @@ def test_each_node_belongs_to_the_innermost_module(operators: Operators) -> None
     assert {len(column) for column in rows.values()} == {len(operators.made)}
 
 
+def test_a_module_that_layers_share_is_named_after_the_layer_it_runs_in(operators: Operators) -> None:
+    class Layer(nn.Module):
+        def __init__(self, rotary: nn.Module) -> None:
+            super().__init__()
+            self.rotary = rotary
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.rotary(x)
+            return y
+
+    shared = nn.ReLU()
+    noted: dict[int, Any] = {}
+    capture(
+        NodeMap(noted.__setitem__, lambda: operators),
+        operators,
+        lambda: nn.Sequential(Layer(shared), Layer(shared))(torch.ones(2)),
+    )
+    assert noted[0]["module"] == ["Sequential.0.rotary", "Sequential.1.rotary"]
+
+
 def test_graphs_are_numbered_in_order_of_capture(operators: Operators) -> None:
     noted: dict[int, Any] = {}
     nodemap = NodeMap(noted.__setitem__, lambda: operators)
