@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -175,7 +176,7 @@ def _layer_of_nodes(modules: list[str | None], graphs: Ints) -> list[int | None]
     """Layer of each node by its module's path.
 
     A module that all layers share (SGLang keeps one rotary embedding) carries the path of the first layer in older node
-    maps: a stretch of nodes of one module between two stretches of one other layer belongs to that layer.
+    maps: of a module that runs several times, a stretch between two stretches of one other layer belongs to that layer.
     """
     layer = [int(found.group(1)) if m and (found := LAYER.search(m)) else None for m in modules]
     runs: list[tuple[int, int]] = []
@@ -184,9 +185,12 @@ def _layer_of_nodes(modules: list[str | None], graphs: Ints) -> list[int | None]
             runs[-1] = (runs[-1][0], i + 1)
         else:
             runs.append((i, i + 1))
-    for (before, _), (first, end), (after, _) in zip(runs, runs[1:], runs[2:], strict=False):
-        around = layer[before]
-        if around is None or around != layer[after] or layer[first] in (None, around):
+    times = Counter((int(graphs[first]), modules[first]) for first, _ in runs)
+    shared = {run for run, (first, _) in enumerate(runs) if times[int(graphs[first]), modules[first]] > 1}
+    told = list(layer)
+    for run, ((before, _), (first, end), (after, _)) in enumerate(zip(runs, runs[1:], runs[2:], strict=False), start=1):
+        around = told[before]
+        if run not in shared or around is None or around != told[after] or told[first] in (None, around):
             continue
         if graphs[before] == graphs[first] == graphs[after]:
             layer[first:end] = [around] * (end - first)

@@ -126,12 +126,12 @@ def test_a_module_that_layers_share_is_named_after_the_layer_it_runs_in(operator
             y: torch.Tensor = self.rotary(x)
             return y
 
-    shared = nn.ReLU()
+    shared, x = nn.ReLU(), torch.ones(2)
     noted: dict[int, Any] = {}
     capture(
         NodeMap(noted.__setitem__, lambda: operators),
         operators,
-        lambda: nn.Sequential(Layer(shared), Layer(shared))(torch.ones(2)),
+        lambda: nn.Sequential(Layer(shared), Layer(shared))(x),
     )
     assert noted[0]["module"] == ["Sequential.0.rotary", "Sequential.1.rotary"]
 
