@@ -25,7 +25,11 @@ NAMES = (
     "sglang_h200/tp1/e5_m13_rank0.json.gz",
     "sglang_h200/tp1/shared_e2_rank0.json.gz",
     "sglang_h200/tp1/shared_e2_rank1.json.gz",
-    *(f"sglang_h200/tp2/{n}_rank{r}.json.gz" for n in ("e2_m13", "e2_m17", "e2_nccl_m17", "e2_nccl_nodemap_m17", "e5_m17") for r in (0, 1)),
+    *(
+        f"sglang_h200/tp2/{n}_rank{r}.json.gz"
+        for n in ("e2_m13", "e2_m17", "e2_nccl_m17", "e2_nccl_nodemap_m17", "e5_m17")
+        for r in (0, 1)
+    ),
 )
 
 

@@ -130,7 +130,7 @@ def test_a_known_graph_is_the_only_candidate() -> None:
 
 def test_a_module_that_layers_share_counts_for_the_layer_around_it() -> None:
     path = "model.layers.{}.self_attn".format
-    nodes = []
+    nodes: list[dict[str, Any]] = []
     for layer in range(3):
         for name, cls in (("qkv_proj", "QKVParallelLinear"), ("rotary", "RotaryEmbedding"), ("attn", "RadixAttention")):
             owner = 0 if name == "rotary" else layer  # one rotary module, found first under layer 0
@@ -179,7 +179,7 @@ def test_layers_of_a_real_server(reference: Path) -> None:
 
 
 def test_without_a_node_map_the_command_says_what_would_have_one(reference: Path) -> None:
-    with pytest.raises(TraceError, match="has no node map.*record with the collector"):
+    with pytest.raises(TraceError, match=r"has no node map.*record with the collector"):
         layers(open_trace([reference / "traces/sglang_h200/tp2/e2_m17_rank0.json.gz"]))
 
 
