@@ -81,6 +81,21 @@ main()
     assert "Usage" in done.stdout
 
 
+def test_the_demo_names_torch_where_it_is_missing(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.parquet"
+    code = f"""
+import sys
+sys.modules["torch"] = None
+sys.argv = ["speccollect", "demo", "-o", {str(trace)!r}]
+from speccollect.__main__ import main
+main()
+"""
+    done = python(code)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "speccollect: torch is not installed; run: pip install 'specanalyze[collector]'"
+    assert not trace.exists()
+
+
 def test_missing_dependencies_are_named() -> None:
     code = "import sys; sys.modules['typer'] = None\nfrom specanalyze.__main__ import main\nmain()"
     done = python(code)

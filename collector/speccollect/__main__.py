@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 from specschema.errors import SpecError, UsageError
 
@@ -14,6 +15,14 @@ def _end(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
+def _missing(error: ModuleNotFoundError) -> NoReturn:
+    """Say what to install; a module of our own that is missing is our fault and keeps its traceback."""
+    if error.name is None or error.name.partition(".")[0] in ("speccollect", "specschema"):
+        raise error
+    sys.stderr.write(f"speccollect: {error.name} is not installed; run: pip install 'specanalyze[collector]'\n")
+    sys.exit(1)
+
+
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 the server or the data can't do it, 2 usage."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal is the usual end of a long recording
@@ -21,11 +30,12 @@ def main() -> None:
             signal.signal(number, _end)
     try:
         from speccollect.cli import app
-    except ImportError as error:
-        sys.stderr.write(f"speccollect: {error.name} is missing: pip install 'specanalyze[collector]'\n")
-        sys.exit(2)
+    except ModuleNotFoundError as error:
+        _missing(error)
     try:
         app()
+    except ModuleNotFoundError as error:
+        _missing(error)  # a command imports what it needs: torch for the demo
     except SpecError as error:
         sys.stderr.write(f"speccollect: {error}\n")
         sys.exit(2 if isinstance(error, UsageError) else 1)
