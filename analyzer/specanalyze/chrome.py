@@ -38,7 +38,7 @@ LEFT_OUT: Final = (
     "cycle numbers, modes, batch sizes, accept lengths and contexts are arguments that an import does not read back",
     "nodes of captured graphs and their modules are left out",
     "requests, the partition and cycles outside profiler windows are drawn but not imported",
-    "profiler windows are one window when imported",
+    "profiler windows are one window when imported; correlation ids that repeat among them are numbered anew",
 )
 """What an import of the written file does not bring back."""
 

@@ -30,7 +30,8 @@ class ExportedRank:
         number: place among the exported ranks, from 0.
         trace: whose it is.
         events: every column of the event table, in file order, and: event (row number), bucket, subclass and phase of device
-            work, ``first`` (True for the first activity of its launch call), ``launcher`` (row number of the launch call).
+            work, ``first`` (True for the first activity of its launch call), ``launch_start`` (ns, -1 without a launch call).
+            ``correlation`` names one launch call in the whole rank (see ``one_timeline``).
         partition: start_ns, dur_ns, phase, bucket: the stretches of the exact partition, equal neighbours joined.
     """
 
@@ -102,7 +103,7 @@ def exported_rank(
     analysis = analyse_rank(replace(rank, events=events), phase_map)
     work = pl.concat([_work(window) for window in analysis.windows])
     parts = pl.concat([_partition(window) for window in analysis.windows])
-    events = events.with_columns(missing).join(work, on=EVENT, how="left", maintain_order="left")
+    events = one_timeline(events.with_columns(missing)).join(work, on=EVENT, how="left", maintain_order="left")
     if cycles is not None:
         begin, end = _span(analysis, rank, cycles)
         events = _cut(events, begin, end)
@@ -114,6 +115,28 @@ def exported_rank(
             "bucket",
         )
     return ExportedRank(number, rank, events, parts)
+
+
+def one_timeline(events: pl.DataFrame) -> pl.DataFrame:
+    """The events with correlation ids that hold without their windows, which no format that is written to has.
+
+    A profiler counts from anew in each window, so an id of one window names another launch call in the next. Where any does, all are
+    numbered from 1 by window and id: far below 2**31, above which some readers of Kineto's JSON cut ids off. Ids that do not repeat
+    among windows stay what they are, as do negative ones, which name nothing.
+
+    Args:
+        events: columns window and correlation, and any others.
+    """
+    named = events.select("window", "correlation").filter(pl.col("correlation") >= 0).unique()
+    if named.get_column("correlation").n_unique() == named.height:
+        return events
+    numbered = named.sort("window", "correlation").with_row_index("number", offset=1)
+    number = pl.coalesce("number", "correlation").cast(events.schema["correlation"])
+    return (
+        events.join(numbered, on=["window", "correlation"], how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(number.alias("correlation"))
+        .drop("number")
+    )
 
 
 def _names(codes: Ints, names: tuple[str, ...]) -> pl.Series:

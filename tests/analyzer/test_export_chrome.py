@@ -7,15 +7,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from traces import kernel, launch, phase, rank_trace, trace
 
+from specanalyze.analysis import analyse
 from specanalyze.breakdown import break_down
 from specanalyze.export import export
 from specanalyze.load import open_trace
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
+from specschema.phases import PHASE_KEYS
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
 KEPT = (
     *("kind", "name", "pid", "tid", "start_ns", "dur_ns", "correlation", "device", "stream", "bytes", "grid", "block"),
@@ -111,6 +116,63 @@ def test_the_breakdown_is_the_same(reference: Path, tmp_path: Path) -> None:
     before, after = (break_down(t).ranks[0] for t in (recording, open_trace(done.files)))
     assert after.buckets_ns == before.buckets_ns
     assert after.window_ns == before.window_ns
+
+
+def two_windows() -> Trace:
+    """Two windows whose correlation ids count from anew: 5 and 6 name a call of verify here, of draft there."""
+    rows = []
+    for window, (name, at) in enumerate([("spec.verify", 1000), ("spec.draft", 2000)]):
+        rows += [
+            phase(name, at, at + 100, window=window),
+            launch("cudaLaunchKernel", at + 10, 5, window=window),
+            launch("cudaLaunchKernel", at + 20, 6 + window, window=window),
+            kernel("flash_fwd_kernel", at + 30, at + 40, 5, window=window),
+            kernel("flash_fwd_kernel", at + 50, at + 60, 6 + window, window=window),
+            kernel("without a launch call", at + 70, at + 71, None, window=window),
+        ]
+    return trace(rank_trace(rows))
+
+
+def activities(recording: Trace) -> list[dict[str, int]]:
+    """Rank by rank: phase -> device activities, over all windows."""
+    found = []
+    for rank in analyse(recording):
+        counted = sum(np.bincount(w.activities.phase, minlength=len(PHASE_KEYS)) for w in rank.windows)
+        found.append({name: int(count) for name, count in zip(PHASE_KEYS, counted, strict=True) if count})
+    return found
+
+
+def device_busy(recording: Trace) -> list[dict[str, int]]:
+    """Rank by rank: phase of the cycle -> ns in which the device was busy for it, over all windows."""
+    ranks = break_down(recording).ranks
+    return [{p: r.gpu_busy_ns.get(p, 0) for p in ("draft", "verify", "draft_extend", "decode")} for r in ranks]
+
+
+def test_ids_of_one_window_name_no_call_of_another(tmp_path: Path) -> None:
+    (path,) = export(two_windows(), "chrome", tmp_path / "t.json").files
+    written = json.loads(path.read_text())["traceEvents"]
+
+    def ids(category: str) -> list[tuple[float, int]]:
+        return [(row["ts"], row["args"].get("correlation")) for row in written if row.get("cat") == category]
+
+    assert ids("cuda_runtime") == [(1.01, 1), (1.02, 2), (2.01, 3), (2.02, 4)]
+    assert ids("kernel") == [(1.03, 1), (1.05, 2), (1.07, None), (2.03, 3), (2.05, 4), (2.07, None)]
+    arrows = [(row["ph"], row["id"]) for row in written if row.get("cat") == "ac2g"]
+    assert sorted(arrows) == [("f", n) for n in (1, 2, 3, 4)] + [("s", n) for n in (1, 2, 3, 4)]
+    assert activities(open_trace([path])) == [{"draft": 2, "verify": 2, "unattributed": 2}]
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.glob("*.parquet")))
+def test_windows_keep_their_device_work(tmp_path: Path, sample: str) -> None:
+    recording = open_trace([SAMPLES / sample])
+    again = open_trace(export(recording, "chrome", tmp_path / "t.json").files)
+    assert activities(again) == activities(recording)
+    assert device_busy(again) == device_busy(recording)
+    assert any(device_busy(recording)[0].values())
+    for rank in again.ranks():
+        calls = rank.events.filter(pl.col("kind").cast(pl.String) == "launch").get_column("correlation").drop_nulls()
+        assert calls.is_unique().all()
+        assert int(calls.max()) < 2**31  # type: ignore[call-overload]
 
 
 def small() -> Trace:

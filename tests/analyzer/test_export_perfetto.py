@@ -145,3 +145,14 @@ def test_the_file(tmp_path: Path) -> None:
     done = export(recording, "perfetto", tmp_path / "t.pftrace")
     assert done.files == [tmp_path / "t.pftrace"]
     assert Rebuilt((tmp_path / "t.pftrace").read_bytes()).packets > 5
+
+
+def test_no_arrow_leads_from_one_window_to_another() -> None:
+    rows = []
+    for window, at in enumerate((1000, 2000)):  # a profiler counts its ids from anew in each window
+        rows += [
+            launch("cudaLaunchKernel", at + 10, 5, window=window),
+            kernel("flash_fwd_kernel", at + 30, at + 40, 5, window=window),
+        ]
+    arrows = sorted(sorted(ends) for ends in check(trace(rank_trace(rows))).arrows.values())
+    assert arrows == [[("in", 1030), ("out", 1010)], [("in", 2030), ("out", 2010)]]
