@@ -111,4 +111,7 @@ def _typed(found: pl.DataType, column: str) -> pl.Expr:
     """Ids are unsigned in Parquet and signed in SQLite: the same 64 bits."""
     if found == pl.UInt64 and column not in nsys.TEXT_COLUMNS:
         return pl.col(column).reinterpret(signed=True)
+    if found in (pl.Categorical, pl.Enum):
+        # A dictionary of texts counts as its texts; polars refuses to make numbers of it.
+        return pl.col(column).cast(pl.String).cast(nsys.dtype(column), strict=False)
     return pl.col(column).cast(nsys.dtype(column), strict=False)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from nsys_export import call, global_pid, global_tid, kernel, nvtx, parquet_export, sqlite_export, strings
 
@@ -60,6 +63,37 @@ def test_parquet_gives_the_same_events_as_sqlite(tmp_path: Path) -> None:
     _, (one,) = opened(sqlite_export(tmp_path / "a.sqlite", ONE_VERIFY))
     _, (other,) = opened(parquet_export(tmp_path / "a_pqtdir", ONE_VERIFY))
     assert one.events.equals(other.events)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64()], ids=["texts", "numbers"])
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32(), pa.int64()], ids=str)
+def test_a_dictionary_in_parquet_counts_as_its_values(tmp_path: Path, kind: pa.DataType, index: pa.DataType) -> None:
+    """Found by fuzzing: polars makes no number of a dictionary of texts, and said so in a traceback."""
+    _, (one,) = opened(sqlite_export(tmp_path / "a.sqlite", ONE_VERIFY))
+    export = parquet_export(tmp_path / "a_pqtdir", ONE_VERIFY)
+    for path in export.iterdir():
+        table = pq.read_table(path)
+        coded = {
+            name: pc.cast(table[name], pa.string() if pa.types.is_string(table[name].type) else kind)
+            .combine_chunks()
+            .dictionary_encode()
+            .cast(pa.dictionary(index, pa.string() if pa.types.is_string(table[name].type) else kind))
+            for name in table.column_names
+        }
+        pq.write_table(pa.table(coded), path)
+    _, (other,) = opened(export)
+    assert one.events.equals(other.events)
+
+
+def test_texts_that_are_no_numbers_are_unknown(tmp_path: Path) -> None:
+    export = parquet_export(tmp_path / "a_pqtdir", ONE_VERIFY)
+    path = export / f"{KERNEL}.parquet"
+    table = pq.read_table(path)
+    words = pa.array(["seven"]).dictionary_encode()
+    pq.write_table(table.set_column(table.column_names.index("streamId"), "streamId", words), path)
+    _, (rank,) = opened(export)
+    assert rows(rank, "kind", "correlation")[2] == ("kernel", 900)
+    assert "stream" not in rank.events.columns  # null in every row
 
 
 def test_the_first_schemas_lack_columns_and_name_their_calls_twice(tmp_path: Path) -> None:
