@@ -10,7 +10,7 @@ from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChec
 from specanalyze.measured import Measured
 
 VERIFY_BOUND_SHARE: Final = 0.80
-"""Above this share of the cycle's phases, nothing done to the draft model can matter much."""
+"""Above this share of the phases' device-view time, nothing done to the draft model can matter much."""
 ALLREDUCE_SHARE: Final = 0.08
 """All-reduce below this share of the target's forward is not worth a rule."""
 FAST_ALLREDUCE_NS: Final = 10_000
@@ -47,9 +47,9 @@ def verify_bound(s: Subject) -> Answer:
     rest = total - phases["verify"]
     parts = sorted(((ns, b) for b, ns in s.cells["verify"].items() if ns), reverse=True)[:4]
     return Found(
-        f"verify is {share:.1%} of the cycle: the draft model cannot win more than {ms(rest)} of {ms(total)}",
+        f"verify is {share:.1%} of the phases' device-view time: the draft model cannot win more than {ms(rest)} of {ms(total)}",
         (
-            ", ".join(f"{p} {ms(ns)}" for p, ns in phases.items()),
+            ", ".join(f"{p} {ms(ns)}" for p, ns in phases.items()) + f"; the cycle, start to start: {ms(s.step_ns)}",
             "verify: " + ", ".join(f"{b} {ms(ns)}" for ns, b in parts),
         ),
         HIGH,

@@ -47,7 +47,8 @@ def straggler(s: Subject) -> Answer:
         return None
     first = float(caused.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / float(caused["wait_ns"].sum())
     evidence = (
-        f"the other ranks wait {ms(wait)} a cycle and rank; rank {late} is last for {share:.0%} of that time",
+        f"the other ranks wait {ms(wait)} a cycle and rank; rank {late} is last for {share:.0%} of the waiting time "
+        "(`ranks` counts instead: last in so many of the collectives)",
         f"{first:.0%} of the waiting is at the first collective of a graph"
         + (": the rank's host is late, not its GPU" if first > 0.5 else ": its device work is slower"),
     )
@@ -129,7 +130,7 @@ RULES: Final = (
         {
             "any": "that rank's host: pin its process to cores of its GPU's NUMA node, look for other work on them; its GPU: clocks, ECC, PCIe"
         },
-        "`ranks` on another recording names another rank",
+        "in `ranks` on another recording, this rank does not wait least",
         straggler,
     ),
     Rule(

@@ -324,3 +324,13 @@ def test_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
     assert "accept length 2.00 is below break-even 2.36" in out
     assert "attention takes 4.2 times as long in verify as in plain decoding" in out
     assert "SGLANG_SIMULATE_ACC_LEN=2.0 is set" in out
+
+
+def test_shares_and_figures_have_the_denominator_they_name() -> None:
+    row = finding(diagnosed(EAGLE), "verify_bound")
+    assert row["title"] == (
+        "verify is 95.6% of the phases' device-view time: the draft model cannot win more than 1.210 ms of 27.280 ms"
+    )
+    assert row["evidence"][0].endswith("the cycle, start to start: 27.280 ms")
+    late = finding(diagnosed(CASES["straggler"].fault), "straggler")
+    assert "of the waiting time (`ranks` counts instead: last in so many of the collectives)" in late["evidence"][0]

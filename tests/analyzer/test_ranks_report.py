@@ -11,6 +11,7 @@ import traces
 
 from specanalyze.collective_speed import collective_speeds, limit_of, size
 from specanalyze.ranks_report import RanksReport, compare_ranks, ranks_frame, ranks_json
+from specanalyze.render.ranks import draw
 from specschema.link_limits import link_limit
 
 RING = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -160,3 +161,9 @@ def test_sizes_are_said_in_words() -> None:
         "1.9 MB",
         "size unknown",
     ]
+
+
+def test_last_is_said_to_count_collectives(capsys: pytest.CaptureFixture[str]) -> None:
+    draw(report(rank(0, [10, 10], [reduce(64), reduce(64)]), rank(1, [30, 30], [reduce(64), reduce(64)])))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "last in N % of collectives: how often the rank came last, however long the others waited for it" in out

@@ -21,7 +21,7 @@ def draw(report: RanksReport) -> None:
         ("hidden", "right"),
         ("waiting", "right"),
         ("transfer", "right"),
-        ("last to\narrive", "right"),
+        ("last, of\ncollectives", "right"),
         ("waiting / total", "left"),
     ]
     order = {p: i for i, p in enumerate(frame.get_column("phase").unique(maintain_order=True).to_list())}
@@ -137,7 +137,8 @@ def _facts(report: RanksReport) -> list[str]:
     if report.waits is None:
         return ["one rank: waiting is unknown"]
     said = [
-        "last to arrive: share of the collectives for which the rank came last",
+        "last in N % of collectives: how often the rank came last, however long the others waited for it; who cost the waiting time is "
+        "in `waiting` (the rank that waits least) and in `diagnose`",
         "waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest",
     ]
     for key, offset in report.waits.offsets.items():
