@@ -198,11 +198,8 @@ def _notes(result: Overhead, trace: Trace, apart: bool) -> list[str]:
             "take the control before as well as after"
         )
     if result.lasting:
-        settings = trace.metadata.get("environment", {}).get("variables", {})
-        teardown = settings.get("TEARDOWN_CUPTI") if isinstance(settings, Mapping) else None
         said.append(
-            f"cycles stay {_share(result.drift)} slower after the windows than before the first: CUPTI left attached looks like this "
-            f"(TEARDOWN_CUPTI is {'not recorded' if teardown is None else teardown}; it must be 1 before the profiler first starts). "
+            f"cycles stay {_share(result.drift)} slower after the windows than before the first: {_lasting_cause(trace)}. "
             "Trust the cycles before the first window"
         )
     if any("phases" in str(tier) for tier in result.table.get_column("tier")):
@@ -211,6 +208,20 @@ def _notes(result: Overhead, trace: Trace, apart: bool) -> list[str]:
             "compare tok/s with the collector switched off"
         )
     return said
+
+
+def _lasting_cause(trace: Trace) -> str:
+    """What can make cycles stay slower: CUPTI only where there is a GPU, and where it was not told to detach."""
+    if (trace.metadata.get("recording") or {}).get("device") == "cpu":
+        return "recorded on a CPU, where no GPU profiler stays attached: other load on the machine, or work that grew"
+    settings = (trace.metadata.get("environment") or {}).get("variables")
+    teardown = settings.get("TEARDOWN_CUPTI") if isinstance(settings, Mapping) else None
+    if str(teardown) == "1":
+        return "TEARDOWN_CUPTI is 1, so CUPTI should have detached: longer contexts, clocks or other load are likelier causes"
+    return (
+        "CUPTI left attached looks like this "
+        f"(TEARDOWN_CUPTI is {'not recorded' if teardown is None else teardown}; it must be 1 before the profiler first starts)"
+    )
 
 
 def _share(of: Interval | None) -> str:

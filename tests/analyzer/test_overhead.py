@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,21 @@ def test_a_real_recording(reference: Path, capsys: pytest.CaptureFixture[str]) -
     assert printed["lasting_slowdown"] is None
     assert run(words) == 0
     assert "Observing made a cycle 25.2 % slower" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("device", "teardown", "said"),
+    [
+        ("cpu", "1", "recorded on a CPU, where no GPU profiler stays attached"),
+        ("cuda", "1", "TEARDOWN_CUPTI is 1, so CUPTI should have detached"),
+        ("cuda", "0", "CUPTI left attached looks like this (TEARDOWN_CUPTI is 0;"),
+        ("cuda", None, "CUPTI left attached looks like this (TEARDOWN_CUPTI is not recorded;"),
+    ],
+)
+def test_cupti_is_blamed_only_where_it_may_be_attached(device: str, teardown: str | None, said: str) -> None:
+    variables = {} if teardown is None else {"TEARDOWN_CUPTI": teardown}
+    metadata = {"recording": {"device": device}, "environment": {"variables": variables}}
+    found = measure_overhead(replace(recording((None, 41, 100), (0, 31, 150), (None, 41, 115)), metadata=metadata))
+    (note,) = [n for n in found.notes if "cycles stay" in n]
+    assert said in note
+    assert ("CUPTI" in note) == (device != "cpu")
