@@ -10,6 +10,7 @@ import pytest
 from story import environment, first_recording, sweep_recording, tuned_recording, verify_work
 
 from specanalyze.cli import run
+from specanalyze.render.sweep import draw
 from specanalyze.sweep import sweep
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
@@ -121,3 +122,14 @@ def test_real_recordings_need_their_step_counts_and_refuse_simulated_acceptance(
     assert "acceptance is simulated" in err
     assert "make two points" in err
     assert "moe 0.857" in " ".join(out.split())
+
+
+def test_a_printed_slope_lies_within_its_printed_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    """770 ns a token stood as 0.000 ms beside 0.001 .. 0.001."""
+    result = sweep([sweep_recording(n).trace() for n in (2, 3, 5)])
+    row = {"slope_ns": 769.8, "slope_low_ns": 662.9, "slope_high_ns": 877.2}
+    fit = result.fit.with_columns(pl.lit(v).alias(c) for c, v in row.items())
+    draw(replace(result, fit=fit))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "us a token" in out
+    assert out.count("0.8 0.7 .. 0.9") == fit.height

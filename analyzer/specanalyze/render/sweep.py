@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.text import Text
 
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 from specanalyze.sweep import DRAFT_STEPS, Sweep
-
-_FLAT_NS = 1000.0
-"""A slope below one microsecond a token is shown as none."""
 
 
 def draw(result: Sweep) -> None:
@@ -77,30 +75,32 @@ def _short(name: str) -> str:
 
 def _fit(result: Sweep) -> object:
     columns = [("verify", "left"), ("fixed ms", "right"), ("99% bounds", "right"), ("share", "right"), ("", "left")]
-    columns += [("ms a token", "right"), ("99% bounds", "right")]
-    rows: list[list[str | Text]] = []
-    for r in result.fit.iter_rows(named=True):
-        flat = abs(r["slope_ns"]) < _FLAT_NS
-        rows.append(
-            [
-                r["bucket"],
-                milliseconds(r["fixed_ns"]),
-                _bounds(r["fixed_low_ns"], r["fixed_high_ns"]),
-                percent(r["fixed_share"]),
-                share_bar(r["fixed_share"]),
-                "0.000" if flat else milliseconds(r["slope_ns"]),
-                _bounds(r["slope_low_ns"], r["slope_high_ns"]),
-            ]
-        )
+    columns += [("us a token", "right"), ("99% bounds", "right")]
+    rows: list[list[str | Text]] = [
+        [
+            r["bucket"],
+            milliseconds(r["fixed_ns"]),
+            _bounds(r["fixed_low_ns"], r["fixed_high_ns"]),
+            percent(r["fixed_share"]),
+            share_bar(r["fixed_share"]),
+            _microseconds(r["slope_ns"]),
+            _bounds(r["slope_low_ns"], r["slope_high_ns"], _microseconds),
+        ]
+        for r in result.fit.iter_rows(named=True)
+    ]
     return table(
         f"verify = fixed + slope x tokens, through {result.fit_points} points", columns, rows, spare=("", "99% bounds")
     )
 
 
-def _bounds(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return "–"
-    return f"{low / 1e6 + 0.0:.3f} .. {high / 1e6 + 0.0:.3f}"
+def _microseconds(ns: float) -> str:
+    """Tenths of a microsecond; no minus before zero."""
+    return f"{round(ns / 1e3, 1) + 0.0:.1f}"
+
+
+def _bounds(low: float | None, high: float | None, written: Callable[[float], str] = milliseconds) -> str:
+    """Rounded as the value beside them is, so that it never lies outside."""
+    return "–" if low is None or high is None else f"{written(low + 0.0)} .. {written(high + 0.0)}"
 
 
 def _predictions(result: Sweep) -> object:
