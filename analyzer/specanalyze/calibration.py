@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,7 @@ class Calibration:
             shared is not known, so low_ns and high_ns are the least and the most that each can be when none is longer than
             measured (none shorter, where the untraced cycle is the longer one), at the bounds of the untraced median.
         measured_ns: traced cycle: window / cycles.
+        traced_ns: median of the traced cycles, start to start, as ``overhead`` takes it; None without.
         untraced_ns: median of the untraced cycles with its bounds; None without.
         scale: factor on idle time; None where there is no calibration.
     """
@@ -56,6 +57,7 @@ class Calibration:
     measured_ns: float | None = None
     untraced_ns: Interval | None = None
     scale: float | None = None
+    traced_ns: float | None = None
 
     def idle_estimate(self, measured_ns: float) -> tuple[float, float, float] | None:
         """Estimate and bounds, ns a cycle, of an idle part of the cycle (a bucket, a part of one, or several).
@@ -86,6 +88,7 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
         "reason": None,
         "estimate": True,
         "traced_cycle_ns": calibration.measured_ns,
+        "traced_median_ns": calibration.traced_ns,
         "untraced_cycle_ns": calibration.untraced_ns.value,
         "untraced_low_ns": calibration.untraced_ns.low,
         "untraced_high_ns": calibration.untraced_ns.high,
@@ -117,7 +120,9 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     if not decoding(profiled).height:
         return withheld("the windows hold no decode cycle")
     alike, mode = alike_cycles(mine)
-    traced = alike.filter(pl.col("window").is_not_null()).height
+    within = alike.filter(pl.col("window").is_not_null())
+    traced = within.height
+    steps = within.filter(pl.col("step_ns") > 0).get_column("step_ns").to_numpy().astype(np.float64)
     untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
     if len(untraced) < FEW:
         return withheld(
@@ -129,7 +134,8 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     coverage = rank.coverage("verify")
     if coverage["with_gpu_records"] < coverage["graph_launches"]:
         return withheld("graph replays without device records make busy time look idle")
-    return _calibrated(rank, traced, median_interval(untraced.to_numpy().astype(np.float64)))
+    found = _calibrated(rank, traced, median_interval(untraced.to_numpy().astype(np.float64)))
+    return replace(found, traced_ns=float(np.median(steps))) if len(steps) else found
 
 
 def _calibrated(rank: RankBreakdown, count: int, untraced: Interval) -> Calibration:

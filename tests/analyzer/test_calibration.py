@@ -14,6 +14,8 @@ from specanalyze.breakdown_table import breakdown_frame
 from specanalyze.calibration import Calibration, calibrate, calibrated_columns, withheld_reasons
 from specanalyze.cycles import cycle_table
 from specanalyze.load import open_trace
+from specanalyze.overhead import measure_overhead
+from specanalyze.render.breakdown import draw
 from specanalyze.trace import RankTrace
 from specschema.phases import IDLE_BUCKETS
 
@@ -117,3 +119,18 @@ def test_a_real_trace_with_the_control_of_another_run(reference: Path) -> None:
     assert found.scale == pytest.approx(0.246, abs=1e-3)
     assert idle.filter(pl.col("low_ns") > pl.col("calibrated_ns")).height == 0
     assert idle.filter(pl.col("high_ns") < pl.col("calibrated_ns")).height == 0
+
+
+def test_what_observing_cost_is_the_same_figure_as_in_overhead(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = traces.trace(rank(traced=9))
+    result = break_down(trace)
+    found = calibrate(result.ranks[0], result.cycles)
+    effect = measure_overhead(trace).effect
+    assert effect is not None
+    assert found.untraced_ns is not None
+    assert found.traced_ns is not None
+    assert found.traced_ns / found.untraced_ns.value - 1 == pytest.approx(effect.value)
+    draw(result, breakdown_frame(result, "verify"), "verify", "rank", {"0": found})
+    out = " ".join(capsys.readouterr().out.split())
+    assert "observing made the median cycle 0.000 ms long instead of 0.000 (+43 %)" in out
+    assert "the untraced estimate and its bounds are means over instances" in out

@@ -65,7 +65,12 @@ def draw(
             if name in rank.buckets_ns:
                 _draw_rank(rank, name, (calibrations or {}).get(rank.key), by_replay(result.waits, rank.key, name))
                 out.print()
-    notes(out, [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values())])
+    said = [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values())]
+    if any(c.scale is not None for c in (calibrations or {}).values()):
+        said.append(
+            "median, p10 and p90 are over whole instances; the untraced estimate and its bounds are means over instances"
+        )
+    notes(out, said)
 
 
 def _totals(rank: RankBreakdown, phase: str) -> dict[str, int]:
@@ -78,10 +83,16 @@ def _observed(calibration: Calibration) -> str:
     """The observer effect of this trace, or why it is unknown (rule D6)."""
     if calibration.reason is not None or calibration.untraced_ns is None or calibration.measured_ns is None:
         return f"{calibration.reason}; launch, gap and host times are as the profiler distorted them"
-    untraced, traced = calibration.untraced_ns.value, calibration.measured_ns
+    untraced, mean, traced = calibration.untraced_ns.value, calibration.measured_ns, calibration.traced_ns
+    effect = "the median of the traced cycles is not known"
+    if traced is not None:
+        effect = (
+            f"observing made the median cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
+            f"({(traced / untraced - 1) * 100:+.0f} %)"
+        )
     return (
-        f"rank {calibration.rank}: observing made the cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
-        f"({(traced / untraced - 1) * 100:+.0f} %); untraced estimate = busy time as measured, idle time x {calibration.scale:.2f}, "
+        f"rank {calibration.rank}: {effect}; untraced estimate = busy time as measured, idle time x {calibration.scale:.2f}, "
+        f"which makes the mean traced cycle ({milliseconds(mean)} ms) the untraced median ({milliseconds(untraced)}); "
         "an estimate with its bounds"
     )
 
