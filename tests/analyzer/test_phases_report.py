@@ -12,6 +12,7 @@ import traces
 
 from specanalyze.cli import run
 from specanalyze.phases_report import phase_report, phases_frame, phases_json, request_table
+from specanalyze.render.phases import draw
 from specanalyze.trace import RankTrace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS
@@ -153,3 +154,11 @@ def test_a_phase_instance_keeps_all_its_buckets() -> None:
     report = phase_report(traces.trace(rank()))
     instances = report.breakdown["0"].phase_instances.filter(pl.col("phase") == "verify")
     assert instances.select(pl.sum_horizontal(*BUCKETS)).to_series().to_list() == [5 * MS] * 3
+
+
+def test_the_untraced_column_says_that_it_is_the_host_view(capsys: pytest.CaptureFixture[str]) -> None:
+    report = phase_report(traces.trace(rank()))
+    draw(report, phases_frame(report), "rank")
+    lines = capsys.readouterr().out.splitlines()
+    assert "host view," in lines[1]
+    assert lines[2].split()[-3:] == ["host", "view", "untraced"]

@@ -74,7 +74,7 @@ def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
     ]
     columns += [
         (f"{name}\nmedian", "right")
-        for view, name in (("host", "host"), ("untraced", "untraced"))
+        for view, name in (("host", "host view"), ("untraced", "host view,\nuntraced"))
         if view in counts and view != main
     ]
     said = ", ".join(f"{title[v]}: {n} cycles" for v, n in counts.items())
