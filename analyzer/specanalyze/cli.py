@@ -71,5 +71,8 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as stop:
+        # typer and rich catch a broken pipe themselves, whoever meets it first, and leave with 1: "the data can't answer".
+        if isinstance(stop.__context__, BrokenPipeError):
+            return 0
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     return 0
