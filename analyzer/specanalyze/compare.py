@@ -11,7 +11,14 @@ import numpy as np
 import polars as pl
 
 from specanalyze.bootstrap import LEVEL, SEED, Floats, Interval, difference_intervals
-from specanalyze.environment import Difference, check_baseline, differences, environment_of, unknown
+from specanalyze.environment import (
+    Difference,
+    check_baseline,
+    differences,
+    environment_of,
+    recorder_difference,
+    unknown,
+)
 from specanalyze.measured import Measured, measure
 from specanalyze.medians import resampled_medians
 from specanalyze.trace import Trace
@@ -62,7 +69,7 @@ class Comparison:
 
     Attributes:
         before, after: their names.
-        differences: facts of the environment that differ, what matters first.
+        differences: how they were recorded, where that differs, then facts of the environment that differ, what matters first.
         table: see TABLE_SCHEMA.
         kernels: see KERNEL_SCHEMA, largest change first.
         tokens_per_second: of each, None where accepts are not recorded.
@@ -133,7 +140,7 @@ def compare(
     return Comparison(
         before.name,
         after.name,
-        differences(environment_of(before), environment_of(after)),
+        [*recorder_difference(before, after), *differences(environment_of(before), environment_of(after))],
         pl.DataFrame(rows, schema=TABLE_SCHEMA),
         kernel_changes(a_forward, b),
         (a.tokens_per_second, b.tokens_per_second),

@@ -195,6 +195,29 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     return sorted(found, key=lambda d: (not d.name.lower().startswith("nccl"), not d.matters, _place(d.name), d.name))
 
 
+def recorder_difference(before: Trace, after: Trace) -> list[Difference]:
+    """How two recordings were made, as one difference ``recorder``: profiler, window lengths, stamps; empty where that agrees.
+
+    A setting that only one recording tells is unknown and no difference.
+    """
+    one, other = (_recorder(trace) for trace in (before, after))
+    differing = [name for name in one if name in other and one[name] != other[name]]
+    if not differing:
+        return []
+    said = [", ".join(side[n] if n == "profiler" else f"{n} {side[n]}" for n in differing) for side in (one, other)]
+    return [Difference("recorder", said[0], said[1], matters=False)]
+
+
+def _recorder(trace: Trace) -> dict[str, str]:
+    """Setting -> value as text; ``profiler`` for what read the kernels."""
+    recording = trace.metadata.get("recording")
+    settings = recording.get("settings") if isinstance(recording, Mapping) else None
+    found = dict(settings) if isinstance(settings, Mapping) else {}
+    if (cupti := found.pop("cupti", None)) is not None:
+        found = {"profiler": "cupti-python" if cupti else "torch.profiler", **found}
+    return {name.replace("_", " "): str(value) for name, value in found.items() if value is not None}
+
+
 def argument_section(environment: Mapping[str, Any]) -> Mapping[str, Any]:
     """All recorded server arguments; empty where there are none."""
     server = canonical(environment).get("server")

@@ -21,6 +21,8 @@ from story import (
 
 from specanalyze.cli import run
 from specanalyze.compare import Comparison, compare, regressions, share_of
+from specanalyze.render.compare import draw
+from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 
 
@@ -163,3 +165,22 @@ def test_real_recordings_of_custom_and_nccl_allreduce(reference: Path, capsys: p
     assert (round(transfer["before_ns"], -3), round(transfer["after_ns"], -3)) == (118_000, 344_000)
     assert {k["status"] for k in document["kernels"]} == {"appeared", "vanished"}
     assert "not recorded in both" in err
+
+
+def recorded(settings: dict[str, object]) -> Trace:
+    trace = sweep_recording(2).trace()
+    return replace(trace, metadata={**trace.metadata, "recording": {"settings": settings}})
+
+
+def test_recordings_made_in_different_ways_say_so_first() -> None:
+    one = recorded({"record": 40, "repeat": 3, "stamps": False, "cupti": False})
+    other = recorded({"record": 20, "repeat": 3, "cpu_ops": True, "cupti": True})
+    assert str(compare(one, other).differences[0]) == ("recorder: torch.profiler, record 40 -> cupti-python, record 20")
+    assert compare(one, one).differences == []
+
+
+def test_parts_of_traced_cycles_under_an_untraced_cycle_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    draw(compare(sweep_recording(2).trace(), tuned_recording().trace()))
+    assert "the parts do not add up to the untraced cycle and can exceed it" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -93,8 +93,11 @@ def _draw_kernels(result: Comparison) -> None:
 
 
 def _facts(result: Comparison) -> list[str]:
+    parts = "phases and buckets: traced cycles, mean over cycles and ranks"
+    if result.clock == "untraced":
+        parts += "; observing makes these longer, so the parts do not add up to the untraced cycle and can exceed it"
     said = [
-        f"cycle: {result.clock} cycles; phases and buckets: traced cycles, mean over cycles and ranks",
+        f"cycle: {result.clock} cycles, median; {parts}",
         "bounds cover the noise of cycles within a recording, not that of starting the server again: where a decision hangs "
         "on a few percent, record each side twice",
     ]
