@@ -130,7 +130,7 @@ RULES: Final = (
         {
             "any": "that rank's host: pin its process to cores of its GPU's NUMA node, look for other work on them; its GPU: clocks, ECC, PCIe"
         },
-        "in `ranks` on another recording, this rank does not wait least",
+        "in `ranks` on another recording, another rank waits least",
         straggler,
     ),
     Rule(
