@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,45 @@ _EXPANSION: Final = 100
 """Encoded columns to their compressed form: 2 to 8 on real traces."""
 
 
+class _Unread(io.RawIOBase):
+    """A file of which only the size is known."""
+
+    MARK: Final = "nothing of this file is read yet"
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        raise OSError(self.MARK)
+
+
+def _refuse_misdescribed(parquet: pq.FileMetaData, path: Path, size: int) -> None:
+    """Have pyarrow look at the description of every column chunk where it can say what is wrong.
+
+    ``RowGroupMetaData.column`` ends the process on a damaged one; a read looks at all of them before it reads the first byte.
+    """
+    try:
+        with pq.ParquetFile(_Unread(size), metadata=parquet, pre_buffer=True) as file:
+            file.read(use_threads=False)
+    except DAMAGED as error:
+        if _Unread.MARK not in str(error):
+            raise TraceError(f"{path.name} is damaged ({reason(error)})") from None
+
+
 def refuse_bomb(parquet: pq.FileMetaData, path: Path) -> None:
     """Hold what a footer claims against the size of the file, before anything is made of it.
 
@@ -29,6 +69,7 @@ def refuse_bomb(parquet: pq.FileMetaData, path: Path) -> None:
         TraceError: more rows, values or bytes than a trace of that size can hold.
     """
     size = path.stat().st_size
+    _refuse_misdescribed(parquet, path, size)
     groups = [parquet.row_group(i) for i in range(parquet.num_row_groups)]
     rows = sum(max(group.num_rows, 0) for group in groups)
     values = max((sum(max(g.column(i).num_values, 0) for g in groups) for i in range(_columns(groups))), default=0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,16 @@ def test_a_dictionary_in_parquet_counts_as_its_values(tmp_path: Path, kind: pa.D
         pq.write_table(pa.table(coded), path)
     _, (other,) = opened(export)
     assert one.events.equals(other.events)
+
+
+def test_a_footer_that_ended_the_process_is_refused(tmp_path: Path) -> None:
+    """Found by fuzzing: pyarrow aborts when asked for the description of such a column, so the command runs apart."""
+    found = Path(__file__).resolve().parents[1] / "fuzz" / "found" / "misdescribed_column.parquet"
+    shutil.copy(found, tmp_path / f"{KERNEL}.parquet")
+    command = [sys.executable, "-m", "specanalyze", "breakdown", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {KERNEL}.parquet is damaged (")
 
 
 def test_texts_that_are_no_numbers_are_unknown(tmp_path: Path) -> None:
