@@ -134,3 +134,10 @@ def test_what_observing_cost_is_the_same_figure_as_in_overhead(capsys: pytest.Ca
     out = " ".join(capsys.readouterr().out.split())
     assert "observing made the median cycle 0.000 ms long instead of 0.000 (+43 %)" in out
     assert "the untraced estimate and its bounds are means over instances" in out
+
+
+def test_busy_work_longer_than_the_untraced_cycle_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = traces.trace(rank(step=50))
+    result = break_down(trace)
+    draw(result, breakdown_frame(result, "verify"), "verify", "rank", {"0": calibrate(result.ranks[0], result.cycles)})
+    assert "busy work alone is at least as long as the untraced cycle" in " ".join(capsys.readouterr().out.split())

@@ -90,9 +90,14 @@ def _observed(calibration: Calibration) -> str:
             f"observing made the median cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
             f"({(traced / untraced - 1) * 100:+.0f} %)"
         )
+    reached = (
+        f"which makes the mean traced cycle ({milliseconds(mean)} ms) the untraced median ({milliseconds(untraced)})"
+    )
+    if not calibration.scale:
+        reached = "since busy work alone is at least as long as the untraced cycle"
     return (
         f"rank {calibration.rank}: {effect}; untraced estimate = busy time as measured, idle time x {calibration.scale:.2f}, "
-        f"which makes the mean traced cycle ({milliseconds(mean)} ms) the untraced median ({milliseconds(untraced)}); "
+        f"{reached}; "
         "an estimate with its bounds"
     )
 
