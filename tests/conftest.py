@@ -9,6 +9,9 @@ import pytest
 
 _ROOT = Path(__file__).resolve().parents[1]
 
+# Tables are drawn for a pipe (120 columns) unless a test says otherwise; pytest-xdist's workers set 80.
+os.environ.pop("COLUMNS", None)
+
 
 def reference_folder() -> Path | None:
     """Folder of reference recordings and cases: SPECANALYZE_REFERENCE, or ``shared`` beside the checkout."""
