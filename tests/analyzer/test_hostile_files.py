@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
