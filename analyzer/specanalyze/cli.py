@@ -61,9 +61,11 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         app(args=arguments, standalone_mode=True)
     except UsageError as error:
+        _take_bars_off()
         _complain(error)
         return 2
     except SpecError as error:
+        _take_bars_off()
         _complain(error)
         return 1
     except BrokenPipeError:
@@ -75,4 +77,13 @@ def run(arguments: list[str] | None = None) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             return 0
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+    finally:
+        _take_bars_off()
     return 0
+
+
+def _take_bars_off() -> None:
+    """No progress bar outlives its command; the module is loaded only where a command read something."""
+    progress = sys.modules.get("specanalyze.render.progress")
+    if progress is not None:
+        progress.finish()

@@ -80,8 +80,7 @@ def open_for(
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: use cpu or cuda")
-    with reading() as progress:
-        return open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=progress)
+    return open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=reading())
 
 
 def phase_map_of(path: Path | None) -> dict[str, str] | None:

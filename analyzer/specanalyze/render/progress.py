@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 PATIENCE_SECONDS = 1.0
 """Work shorter than this shows no bar."""
 
+_stops: list[Callable[[], None]] = []
 
-@contextmanager
-def reading() -> Iterator[Callable[[int, int], None] | None]:
-    """A ``progress(bytes_done, bytes_total)`` callback, or None where stderr is not a terminal."""
+
+def reading() -> Callable[[int, int], None] | None:
+    """A ``progress(bytes_done, bytes_total)`` callback, or None where stderr is not a terminal.
+
+    Ranks are read lazily, long after a recording was opened, so the bar lives until everything is read or the command
+    ends (``finish``).
+    """
     if not sys.stderr.isatty():
-        yield None
-        return
+        return None
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -31,14 +34,19 @@ def reading() -> Iterator[Callable[[int, int], None] | None]:
         transient=True,
     )
     task = bar.add_task("reading")
+    _stops.append(bar.stop)
 
     def update(done: int, total: int) -> None:
-        if not bar.live.is_started and time.monotonic() - began > PATIENCE_SECONDS:
-            bar.start()
         bar.update(task, completed=done, total=total)
-
-    try:
-        yield update
-    finally:
-        if bar.live.is_started:
+        if done >= total:
             bar.stop()
+        elif not bar.live.is_started and time.monotonic() - began > PATIENCE_SECONDS:
+            bar.start()
+
+    return update
+
+
+def finish() -> None:
+    """Take every bar off the terminal: the command is over, or an error is about to be printed."""
+    while _stops:
+        _stops.pop()()
