@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from installed_nsys import nsight_systems, run, version
+from installed_nsys import nsight_systems, ran, run, version
 
 from specanalyze.load import open_trace
 from specanalyze.trace import RankTrace
@@ -173,11 +173,15 @@ def recorded(folder: Path) -> Path:
     program = folder / "program.py"
     program.write_text(PROGRAM)
     report = folder / "live.nsys-rep"
-    run(
-        *(nsys, "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-f", "true", "-o", report),
-        *(sys.executable, program),
-    )
-    return report
+    options = ("--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-f", "true", "-o", report)
+    for _ in range(3):
+        done = ran(nsys, "profile", *options, sys.executable, program)
+        if done.returncode == 0:
+            return report
+        # nsys' own service did not answer its own client in time, which a busy machine brings about: nothing of ours ran yet.
+        if "Local Endpoint is not available" not in done.stderr + done.stdout:
+            raise AssertionError(done.stdout[-2000:] + done.stderr[-2000:])
+    pytest.skip("nsys profile can't reach its own service here (Local Endpoint is not available, three times)")
 
 
 def test_parquet_as_nsys_writes_it(tmp_path: Path) -> None:

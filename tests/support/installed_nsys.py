@@ -18,11 +18,16 @@ def nsight_systems() -> NsightSystems:
     return found
 
 
-def run(*command: str | Path) -> str:
-    """Standard output of a program that must succeed."""
-    done = subprocess.run(
+def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """What a program did, failed or not."""
+    return subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, errors="replace", check=False
     )
+
+
+def run(*command: str | Path) -> str:
+    """Standard output of a program that must succeed."""
+    done = ran(*command)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
