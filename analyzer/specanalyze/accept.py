@@ -258,6 +258,8 @@ def verify_steps_of(cycles: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]
         drafted=pl.col("draft_tokens"),
         accepted=element("accepted_draft_tokens"),
         committed=element("accept_lengths"),
+        # where the verifier tells of some requests of the batch, the others had no drafts (n-gram matching finds some only)
+        undrafted=pl.col("accepted_draft_tokens").is_not_null() & element("accepted_draft_tokens").is_null(),
     )
     mixed = pl.col("mode") == "mixed"
     kind = (
@@ -269,6 +271,8 @@ def verify_steps_of(cycles: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]
         .then(pl.lit("prefill"))
         .when(pl.col("committed").is_null())
         .then(pl.lit("unknown"))
+        .when("undrafted")
+        .then(pl.lit("no_draft"))
     )
     rows = rows.with_columns(kind=kind)
     steps = rows.filter(pl.col("kind").is_null()).select(pl.col(c).cast(t) for c, t in STEP_SCHEMA.items())

@@ -58,6 +58,16 @@ def test_only_verify_steps_with_a_known_length_count() -> None:
     assert any("1 (request, step) pairs have no known accept length" in line for line in found.warnings)
 
 
+def test_requests_without_drafts_beside_drafted_ones_are_no_verify_steps() -> None:
+    """N-gram matching drafts for some requests of a batch only; a trace that tells of no request's drafts is another case."""
+    some = {"request_ids": ["a", "b"], "draft_tokens": 3, "accept_lengths": [3, 1]}
+    found = accepts_of_trace(recording(cycle(0, "speculative", accepted_draft_tokens=[2, None], **some)))
+    assert (found.verify_steps, found.accept_length, found.draft_accept_rate) == (1, 3.0, 2 / 3)
+    assert found.excluded == {"no_draft": 1}
+    untold = accepts_of_trace(recording(cycle(0, "speculative", accepted_draft_tokens=None, **some)))
+    assert (untold.verify_steps, untold.accept_length, untold.excluded) == (2, 2.0, {})
+
+
 def test_the_splits() -> None:
     found = accepts_of_trace(recording(*MIXED_RUN))
 
