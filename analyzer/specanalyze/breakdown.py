@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
 
-from specanalyze.analysis import analyse
 from specanalyze.breakdown_warnings import breakdown_warnings
-from specanalyze.cycles import rank_cycles
-from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.rank_breakdown import RankBreakdown
+from specanalyze.rank_result import RankResult, rank_result
 from specanalyze.trace import Trace
-from specanalyze.waits import Waits, match, rank_communication
+from specanalyze.waits import Waits, match
 from specschema.errors import TraceError
 from specschema.phases import PHASE_KEYS, REMAINDERS
 
@@ -54,17 +53,31 @@ def break_down(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Brea
     Raises:
         TraceError: no rank has a recognised range, or the recording has no rank.
     """
+    talks = len(trace.sources) > 1
+    return combined(trace, (rank_result(source, trace, phase_map, talks=talks) for source in trace.sources))
+
+
+def combined(trace: Trace, results: Iterable[RankResult]) -> Breakdown:
+    """Put reduced ranks together, whoever reduced them, and match their collectives.
+
+    Args:
+        trace: the recording.
+        results: one a rank, in the order of ``trace.sources``; their warnings are added to the trace's where it lacks them.
+
+    Raises:
+        TraceError: as ``break_down``.
+    """
     ranks, cycles, talk = [], [], []
-    for analysis in analyse(trace, phase_map):
-        ranks.append(rank_breakdown(analysis))
-        cycles.append(rank_cycles(analysis.trace, phase_map, trace.metadata))
-        if len(trace.sources) > 1:
-            talk.append(rank_communication(analysis))
-        del analysis  # or it would stay in memory while the next rank is read
-    result = assemble(trace, ranks)
-    result.cycles = pl.concat(cycles)
-    result.waits = match(talk)
-    return result
+    for result in results:
+        ranks.append(result.breakdown)
+        cycles.append(result.cycles)
+        if result.communication is not None:
+            talk.append(result.communication)
+        trace.warnings.extend(line for line in result.warnings if line not in trace.warnings)
+    whole = assemble(trace, ranks)
+    whole.cycles = pl.concat(cycles)
+    whole.waits = match(talk)
+    return whole
 
 
 def assemble(trace: Trace, ranks: list[RankBreakdown]) -> Breakdown:
