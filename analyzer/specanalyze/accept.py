@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from specanalyze.advice import ACCEPTS, CYCLES, advice
 from specanalyze.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
 from specanalyze.environment import environment_of
 from specanalyze.positions import acceptance_by_position
@@ -289,15 +290,12 @@ def _listed(counted: Mapping[str, int]) -> str:
 
 def _nothing(trace: Trace, cycles: pl.DataFrame, excluded: Mapping[str, int]) -> str:
     """Why there is no verify step, and what to record."""
-    record = (
-        "record with the collector, or give the accepted drafts beside the trace "
-        "(FILE.cycles.json, --cycles FILE, or steps.jsonl)"
-    )
+    beside = "give the accepted drafts beside the trace (FILE.cycles.json, --cycles FILE, or steps.jsonl)"
     if not cycles.height:
-        return f"{trace.name} has no decode cycles: {record}"
+        return f"{trace.name} has no decode cycles: {advice(trace, CYCLES, beside)}"
     if set(excluded) <= {"decode", "prefill", "idle", "no_draft"}:
         return f"{trace.name} holds no verify step, only {_listed(excluded)}: was speculative decoding on?"
-    return f"{trace.name} does not say how many tokens its {cycles.height} cycles committed: {record}"
+    return f"{trace.name} does not say how many tokens its {cycles.height} cycles committed: {advice(trace, ACCEPTS, beside)}"
 
 
 def _warned(result: Accepts, environment: Mapping[str, Any]) -> Accepts:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from specanalyze.advice import CYCLES, advice
 from specanalyze.breakdown_warnings import breakdown_warnings
 from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.rank_result import RankResult, rank_result
@@ -93,7 +94,7 @@ def assemble(trace: Trace, ranks: list[RankBreakdown]) -> Breakdown:
         listed = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "") if found else "none"
         raise TraceError(
             f"no phase ranges (spec.* or a server's own) in {', '.join(r.source for r in ranks)}; "
-            f"annotations found: {listed}; give a --phase-map, or record with the collector"
+            f"annotations found: {listed}; {advice(trace, CYCLES, 'give a --phase-map')}"
         )
     present = [p for p in PHASE_KEYS if p not in REMAINDERS and any(r.instances.get(p) for r in ranks)]
     phase = "verify" if "verify" in present else (present[0] if present else "cycle")

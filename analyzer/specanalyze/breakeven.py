@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.accept import Accepts, accepts_of_cycles
+from specanalyze.advice import ACCEPTS, advice
 from specanalyze.bootstrap import Floats, Interval
 from specanalyze.cycles import control_is_another_run, cycle_table, replicas
 from specanalyze.environment import check_baseline
@@ -135,7 +136,7 @@ def break_even(
         by_steps=_by_steps(accepts, cycle, step),
         warnings=[*trace.warnings, *baseline.warnings, *warnings],
     )
-    result.warnings.extend(_said(result, cycles, plain))
+    result.warnings.extend(_said(result, trace, cycles, plain))
     if accepts is not None:
         result.warnings.extend(accepts.warnings)
     return result
@@ -174,7 +175,7 @@ def _by_steps(accepts: Accepts | None, cycle: Clock, step: Clock) -> pl.DataFram
     ).select(pl.col(c).cast(t) for c, t in STEPS_SCHEMA.items())
 
 
-def _said(result: BreakEven, cycles: pl.DataFrame, plain: pl.DataFrame) -> list[str]:
+def _said(result: BreakEven, trace: Trace, cycles: pl.DataFrame, plain: pl.DataFrame) -> list[str]:
     said = []
     if result.cycle.traced and result.step.traced:
         said.append(
@@ -191,7 +192,7 @@ def _said(result: BreakEven, cycles: pl.DataFrame, plain: pl.DataFrame) -> list[
     if None not in sizes and sizes[0] != sizes[1]:
         said.append(f"batch sizes differ: {sizes[0]} requests in the trace, {sizes[1]} in the baseline")
     if result.accept_length is None:
-        said.append("the trace does not say what was accepted: where it stands is unknown; record with the collector")
+        said.append(f"the trace does not say what was accepted: where it stands is unknown; {advice(trace, ACCEPTS)}")
     for table, name in ((cycles, result.name), (plain, result.baseline)):
         if control_is_another_run(table):
             said.append(f"{name}: the untraced cycles are those of another run, given beside the trace")

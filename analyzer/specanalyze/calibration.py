@@ -126,8 +126,8 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
     if len(untraced) < FEW:
         return withheld(
-            f"only {len(untraced)} untraced {mode} cycles stand beside the traced ones; record untraced cycles of the same "
-            "request (the collector does), or give those of another run with --cycles FILE"
+            f"only {len(untraced)} untraced {mode} cycles stand beside the traced ones; record a longer answer of the same "
+            "request, so that cycles stay outside the windows, or give those of another run with --cycles FILE"
         )
     if traced < (1 - ODD_SHARE) * inside:
         return withheld(f"only {traced} of the {inside} traced cycles are {mode} cycles of one batch size")

@@ -64,7 +64,7 @@ def allreduce_latency(s: Subject) -> Answer:
         return None
     instances = sum(r.instances.get(s.main, 0) for r in s.m.breakdown.ranks)
     count = int(calls.get_column("count").sum()) / max(instances, 1)
-    share = s.m.transfer_share(s.main)
+    share = s.m.transfer_share(s.main, "allreduce")
     each = exposed * (1.0 if share is None else share) / max(count, 1)
     if count < MANY_CALLS or not 2 * FAST_ALLREDUCE_NS < each < LARGE_CALL_NS:
         return None
@@ -189,7 +189,7 @@ def clocks_throttled(s: Subject) -> Answer:
     clocks = s.environment.get("clocks")
     if not isinstance(clocks, dict):
         return NotChecked(
-            "GPU clocks are not recorded; the collector records them where NVML's Python package is installed"
+            "GPU clocks are not recorded; the collector asks NVML for them, by the Python package nvidia-ml-py in the server's environment"
         )
     now, most = (_numbers(clocks.get(k)) for k in ("sm_mhz", "sm_max_mhz"))
     reasons = [r for r in clocks.get("throttle_reasons") or () if "idle" not in str(r).lower()]

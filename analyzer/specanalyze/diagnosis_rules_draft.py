@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from specanalyze.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
 from specanalyze.environment import tensor_parallel
 from specanalyze.positions import acceptance_by_position
@@ -17,7 +18,10 @@ DRAFT_COMMUNICATION_SHARE: Final = 0.10
 """Communication below this share of the draft's phases is not worth a rule."""
 BETTER: Final = 1.03
 """tok/s gain below which another step count is not worth a recording."""
-_NO_ACCEPTS: Final = "accepts are not recorded; record with the collector, or give the cycle log (--cycles)"
+
+
+def _no_accepts(s: Subject) -> str:
+    return f"accepts are not recorded; {advice(s.m.trace, ACCEPTS, 'give the cycle log (--cycles)')}"
 
 
 def draft_allreduce(s: Subject) -> Answer:
@@ -25,9 +29,10 @@ def draft_allreduce(s: Subject) -> Answer:
     phases = [p for p in DRAFT_PHASES if p in s.m.phases]
     talk = 0.0
     for p in phases:
-        # Waiting for a late rank is no cost of sharding: without these collectives the next ones wait for it.
-        share = s.m.transfer_share(p)
-        talk += sum(s.ns(b, p) for b in COMMUNICATION_BUCKETS) * (1.0 if share is None else share)
+        for b in COMMUNICATION_BUCKETS:
+            # Waiting for a late rank is no cost of sharding: without these collectives the next ones wait for it.
+            share = s.m.transfer_share(p, b)
+            talk += s.ns(b, p) * (1.0 if share is None else share)
     total = sum(s.phase_ns(p) for p in phases)
     if not total or size is None or size < 2 or talk < DRAFT_COMMUNICATION_SHARE * total:
         return None
@@ -51,7 +56,7 @@ def below_breakeven(s: Subject) -> Answer:
         return NotChecked("needs a plain decoding recording of the same server (--baseline)")
     length, tokens = s.m.accept_length, s.m.tokens_per_cycle
     if length is None or tokens is None:
-        return NotChecked(_NO_ACCEPTS)
+        return NotChecked(_no_accepts(s))
     base = float(s.baseline.step_ns)
     needed = s.m.step_ns / base
     if length >= needed:
@@ -76,11 +81,9 @@ def draft_steps(s: Subject) -> Answer:
     if _steps(s).height and _simulated(s):
         return NotChecked("acceptance is simulated, so it says nothing about step counts; record with the draft's own")
     if not len(acceptance):
-        return NotChecked(_NO_ACCEPTS)
+        return NotChecked(_no_accepts(s))
     if steps is None or s.m.verify_tokens is None:
-        return NotChecked(
-            "the number of draft steps is not recorded; record with the collector, which keeps the server's arguments"
-        )
+        return NotChecked(f"the number of draft steps is not recorded; {advice(s.m.trace, SETTINGS)}")
     here = s.m.tokens_per_second or 0.0
     options = {n: predict(s.m, Changes(steps=n)) for n in range(1, steps + 2) if n != steps}
     speeds = {n: r.speed_bounds or (0.0, 0.0) for n, r in options.items()}
@@ -118,7 +121,7 @@ def wiring(s: Subject) -> Answer:
     if not s.m.speculating:
         return NotChecked("plain decoding drafts nothing")
     if not _steps(s).height:
-        return NotChecked(_NO_ACCEPTS)
+        return NotChecked(_no_accepts(s))
     if _simulated(s):
         return NotChecked("acceptance is simulated; record with the draft's own")
     lines = _lines(s)
@@ -131,7 +134,7 @@ def simulated_acceptance(s: Subject) -> Answer:
     if not s.m.speculating:
         return NotChecked("plain decoding drafts nothing")
     if not _steps(s).height:
-        return NotChecked(_NO_ACCEPTS)
+        return NotChecked(_no_accepts(s))
     said = simulated(_steps(s).get_column("accepted"), s.environment)
     if said is None:
         return None

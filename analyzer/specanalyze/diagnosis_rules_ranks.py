@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from specanalyze.advice import SETTINGS, advice
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, NO_CONTROL, Answer, Found, NotChecked, Rule, Subject, ms
 from specanalyze.environment import tensor_parallel, variables
 
@@ -61,7 +62,7 @@ def straggler(s: Subject) -> Answer:
 def nccl_variables(s: Subject) -> Answer:
     known = variables(s.environment)
     if known is None:
-        return NotChecked("environment variables are not recorded; record with the collector")
+        return NotChecked(f"environment variables are not recorded; {advice(s.m.trace, SETTINGS)}")
     differing = _differing_variables(s.differing("variables"))
     if differing:
         return Found(
@@ -101,7 +102,7 @@ def _differing_variables(by_rank: Mapping[str, Any]) -> dict[str, dict[str, str]
 def wrong_nccl(s: Subject) -> Answer:
     nccl = s.environment.get("nccl")
     if not isinstance(nccl, Mapping) or not nccl.get("version"):
-        return NotChecked("the NCCL library loaded is not recorded; record with the collector")
+        return NotChecked(f"the NCCL library loaded is not recorded; {advice(s.m.trace, SETTINGS)}")
     evidence = []
     by_rank = s.differing("nccl")
     if by_rank:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from specanalyze.advice import SETTINGS, advice, collected
 from specanalyze.trace import Trace
 from specschema.errors import TraceError
 
@@ -282,7 +283,7 @@ def check_baseline(baseline: Trace, trace: Trace, *, accept: bool = False, what:
     if missing := unknown(before, after):
         said.append(
             f"whether {baseline.name} ran on the same environment cannot be checked: {_listed(missing)} not recorded in both; "
-            "record with the collector, which keeps the environment"
+            + advice(trace if collected(baseline) else baseline, SETTINGS)
         )
     return said
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.activities import BUCKET_CODE
+from specanalyze.advice import NODE_MAP, advice
 from specanalyze.analysis import WindowAnalysis, analyse
 from specanalyze.columns import Ints, integers, texts
 from specanalyze.ranges import PHASE_CODE
@@ -88,7 +89,7 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
     if not nodes_known:
         raise TraceError(
             f"{trace.name} has no node map, so the modules inside its graph replays are unknown; "
-            "record with the collector, or give --node-map FILE"
+            f"{advice(trace, NODE_MAP, 'give --node-map FILE')}"
         )
     stretches = pl.concat(frames)
     if not replays:

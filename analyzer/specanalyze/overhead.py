@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from specanalyze.advice import CYCLES, advice
 from specanalyze.bootstrap import Floats, Interval
 from specanalyze.columns import of_kind
 from specanalyze.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
@@ -84,7 +85,7 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     cycles = pl.concat(tables)
     apart = control_is_another_run(cycles)
     if not decoding(cycles).height:
-        raise TraceError(f"{trace.name} has no decode cycles: record with the collector, or give a --phase-map")
+        raise TraceError(f"{trace.name} has no decode cycles: {advice(trace, CYCLES, 'give a --phase-map')}")
     alike, mode = alike_cycles(cycles)
     labelled = _stretches(alike, apart).filter(pl.col("step_ns") > 0)
     traced = labelled.filter(pl.col("window").is_not_null())
@@ -185,7 +186,7 @@ def _notes(result: Overhead, trace: Trace, apart: bool) -> list[str]:
     said = []
     if result.effect is None:
         said.append(
-            "no untraced cycle: what observing cost is unknown; record cycles outside the windows (the collector does), or give "
+            "no untraced cycle: what observing cost is unknown; record a longer answer, so that cycles stay outside the windows, or give "
             "those of another run of the same server with --cycles FILE"
         )
     if apart:

@@ -29,8 +29,8 @@ def _clock(report: PhaseReport) -> list[str]:
         return ["no cycle has a known step, so no tok/s and no inter-token latency"]
     if not untraced.cycles:
         return [
-            "every cycle was traced: tok/s, inter-token latency and all host times are distorted by observing; record untraced "
-            "cycles of the same server for the true clock (the collector does, or --cycles FILE)"
+            "every cycle was traced: tok/s, inter-token latency and all host times are distorted by observing; record a longer "
+            "answer, so that cycles stay outside the windows, or give those of another run of the same server with --cycles FILE"
         ]
     said = []
     if report.another_run:

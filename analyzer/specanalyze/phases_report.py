@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.accept import verify_steps_of
+from specanalyze.advice import CYCLES, advice
 from specanalyze.analysis import analyse
 from specanalyze.breakdown import assemble
 from specanalyze.cycles import DECODING, control_is_another_run, replicas
@@ -88,7 +89,7 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
     result = assemble(trace, ranks)
     cycles = pl.concat(tables)
     if not cycles.height:
-        raise TraceError(f"{trace.name} has no cycles: record with the collector, or give a --phase-map")
+        raise TraceError(f"{trace.name} has no cycles: {advice(trace, CYCLES, 'give a --phase-map')}")
     counted = replicas(trace, cycles)
     mine = cycles.filter(pl.col("rank").is_in(counted))
     steps, _ = verify_steps_of(mine)
@@ -217,7 +218,9 @@ def request_table(report: PhaseReport) -> pl.DataFrame:
     counted = report.cycles.filter(pl.col("rank").is_in(report.counted), pl.col("mode").is_in(DECODING))
     pairs = token_pairs(counted).filter(pl.col("request").is_not_null())
     if not pairs.height:
-        raise TraceError(f"{report.name} does not say which requests its cycles decoded: record with the collector")
+        raise TraceError(
+            f"{report.name} does not say which requests its cycles decoded: the scheduler's hooks of the collector do; a profiler's file cannot"
+        )
     # Undisturbed untraced cycles where the request has any, else traced ones, else what is left.
     worth = pl.when("control").then(0).when(pl.col("window").is_not_null()).then(1).otherwise(2)
     timed = pairs.filter(pl.col("step_ns") > 0).with_columns(worth=worth)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from specanalyze.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.bootstrap import SEED, Floats, resampled_means
 from specanalyze.environment import argument, differences, environment_of
 from specanalyze.line_fit import fit_lines
@@ -171,8 +172,8 @@ def _setting(m: Measured, over: str, said: str | None) -> str:
         steps = m.draft_steps
         if steps is None:
             raise TraceError(
-                f"{m.trace.name} does not say its draft steps: record with the collector, or give --values 1,2,... "
-                "in the order of the recordings"
+                f"{m.trace.name} does not say its draft steps: "
+                + advice(m.trace, SETTINGS, "give --values 1,2,... in the order of the recordings")
             )
         return str(steps)
     found = said if said is not None else argument(m.environment, over)
@@ -221,7 +222,7 @@ def _batches(m: Measured) -> list[_Point]:
     facts = m.cycles.filter(pl.col("rank") == m.counted[0], pl.col("window").is_not_null())
     sizes = m.decoding().filter(pl.col("window").is_not_null()).get_column("batch_size").drop_nulls().unique().sort()
     if not sizes.len():
-        raise TraceError(f"{m.trace.name} does not say the batch size of its cycles: record with the collector")
+        raise TraceError(f"{m.trace.name} does not say the batch size of its cycles: {advice(m.trace, ACCEPTS)}")
     points = []
     for size in sizes.to_list():
         chosen = facts.filter(pl.col("batch_size") == size).select("window", "cycle")

@@ -135,7 +135,7 @@ def _facts(result: Sweep) -> list[str]:
             line += f", {result.margin:.1%} above the next ({result.next_best}, {by_x[result.next_best]:.1f} tok/s), {noise}"
         said.append(line)
     else:
-        said.append("tok/s is unknown: accepts are not recorded; record with the collector")
+        said.append("tok/s is unknown: the recordings do not say what was accepted")
     said.append(
         "verify and its buckets: traced cycles, mean over cycles and ranks; cycle and tok/s: untraced cycles where there are any"
     )

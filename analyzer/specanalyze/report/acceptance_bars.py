@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from specanalyze.advice import ACCEPTS, advice
 from specanalyze.positions import acceptance_by_position
 from specanalyze.render.terminal import percent
 from specanalyze.report.palette import recording
@@ -33,7 +34,7 @@ def acceptance_section(recordings: Sequence[Recorded]) -> Section:
         positions = acceptance_by_position(accepts.steps)
         if not positions.height:
             missing.append(
-                f"{recorded.label} tells the tokens committed, but not how many drafts the verifier accepted: record with the collector"
+                f"{recorded.label} tells the tokens committed, but not how many drafts the verifier accepted: {advice(recorded.trace, ACCEPTS)}"
             )
             continue
         drawn.append(positions.with_columns(recording=pl.lit(recorded.label)))

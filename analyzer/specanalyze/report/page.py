@@ -178,7 +178,7 @@ def _cycle_times(recordings: Sequence[Recorded]) -> Section:
             )
         elif not recorded.phases.untraced.cycles:
             missing.append(
-                f"{recorded.label} has no untraced cycles beside the observed ones: the true cycle time is unknown; the collector records them"
+                f"{recorded.label} has no untraced cycles beside the observed ones: the true cycle time is unknown; record a longer answer, so that cycles stay outside the windows"
             )
     return Section(
         "cycle-times",

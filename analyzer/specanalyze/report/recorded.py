@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from specanalyze.accept import Accepts, accepts_of_cycles
+from specanalyze.advice import ACCEPTS, NODE_MAP, advice
 from specanalyze.columns import of_kind
 from specanalyze.layers import Layers, layers
 from specanalyze.measured import Measured, measure
@@ -20,8 +21,6 @@ from specanalyze.trace import Trace
 from specschema.errors import TraceError
 
 T = TypeVar("T")
-
-_NODE_MAP: Final = "record with the collector, or lay FILE.nodemap.json beside the trace"
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
 
     counted = phases.cycles.filter(phases.cycles["rank"].is_in(phases.counted))
     silent = (
-        f"{label} does not say what was accepted; record with the collector, or lay FILE.cycles.json beside the trace"
+        f"{label} does not say what was accepted; {advice(trace, ACCEPTS, 'lay FILE.cycles.json beside the trace')}"
         if speculates
         else f"{label} is plain decoding: nothing is drafted, so nothing is accepted"
     )
@@ -103,7 +102,8 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
         attempt(
             "layers",
             inside,
-            f"{label} has no node map, so the modules inside its graph replays are unknown; {_NODE_MAP}",
+            f"{label} has no node map, so the modules inside its graph replays are unknown; "
+            + advice(trace, NODE_MAP, "lay FILE.nodemap.json beside the trace"),
         ),
         attempt("accepts", lambda: accepts_of_cycles(trace, counted), silent),
         why,
