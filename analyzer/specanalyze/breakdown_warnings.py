@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from specanalyze.phase_names import resembled, resembling
 from specanalyze.rank_breakdown import RankBreakdown
+
+_NAMES: Final = 4
+"""Names listed in one warning."""
+
+
+def overlooked(rank: str, unrecognised: Iterable[str]) -> list[str]:
+    """Ranges that look like phases and are not used, with what would make them phases; nothing where there are none."""
+    names = resembling(unrecognised)
+    if not names:
+        return []
+    listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+    example = json.dumps({f"^{re.escape(names[0])}$": resembled(names[0])})
+    return [
+        f"rank {rank}: ranges that look like phases but are neither spec.* nor a known server's are not used: {listed}; "
+        f"to use them, give the commands --phase-map FILE, a file that holds {example} or the like"
+    ]
 
 
 def breakdown_warnings(rank: RankBreakdown, phase: str) -> list[str]:
     """What a reader of this rank's figures must know."""
     said = []
     name = f"rank {rank.key}"
+    said += overlooked(rank.key, rank.unrecognised)
     if rank.invalid:
         said.append(f"{name}: {rank.invalid} invalid device rows without a usable time were dropped")
     if rank.cut:

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.activities import join_activities
+from specanalyze.breakdown_warnings import overlooked
 from specanalyze.columns import integers
 from specanalyze.ranges import recognised_ranges
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -15,16 +16,21 @@ from specschema.events import DEVICE_KINDS
 
 
 def with_nodes(trace: Trace) -> Trace:
-    """The same recording; graph_id and node are filled on device rows of replays that fit a captured graph."""
+    """The same recording; graph_id and node are filled on device rows of replays that fit a captured graph.
+
+    Ranges that look like phases and are none are named in the recording's warnings, once a rank is read.
+    """
 
     def carrying(source: RankSource) -> RankSource:
-        return replace(source, read=lambda: _placed(source.read()))
+        return replace(source, read=lambda: _placed(source.read(), trace.warnings))
 
     return replace(trace, sources=tuple(carrying(source) for source in trace.sources))
 
 
-def _placed(rank: RankTrace) -> RankTrace:
-    activities = join_activities(rank.events, recognised_ranges(rank.events))
+def _placed(rank: RankTrace, warnings: list[str]) -> RankTrace:
+    ranges = recognised_ranges(rank.events)
+    warnings += (line for line in overlooked(rank.key, ranges.unrecognised) if line not in warnings)
+    activities = join_activities(rank.events, ranges)
     placement = activities.placement
     if placement is None or not placement.placed:
         return rank

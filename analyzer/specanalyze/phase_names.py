@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from specschema.errors import UsageError
 from specschema.phases import CYCLE, LEAF_PHASES, RANGE_PREFIX, phase_of_range
@@ -35,6 +36,10 @@ SERVER_NAMES: tuple[tuple[str, str, str], ...] = (
 
 DRAFTING = re.compile(r"^gpu_model_runner: draft$")
 """A vLLM process with this range speculates, so its decode forwards are verify forwards."""
+
+
+_PHASE_WORDS: Final = frozenset({"draft", "verify", "prefill", "decode"})
+"""Words that make a range's name look like a phase; ``idle`` and ``extend`` are said of too much else."""
 
 
 def read_phase_map(path: Path) -> dict[str, str]:
@@ -77,6 +82,31 @@ def check_phase_map(mapping: Mapping[str, object]) -> dict[str, str]:
             raise UsageError(f"phase map: pattern {pattern[:80]!r} does not compile: {error}") from None
         checked[pattern] = phase
     return checked
+
+
+def resembling(unrecognised: Iterable[str]) -> list[str]:
+    """Names that are no phase and look like one: a user's own ``verify`` or ``my_draft``, which only a phase map makes one.
+
+    Args:
+        unrecognised: names that ``recognise`` gave no phase. Ours are sub-phases there, and a server's ranges in a process with
+            ours are left aside on purpose (rule D10): neither counts.
+    """
+    servers = [re.compile(pattern) for pattern, _, _ in SERVER_NAMES]
+    return [
+        name
+        for name in unrecognised
+        if not name.startswith(RANGE_PREFIX)
+        and _PHASE_WORDS & set(re.split(r"[^a-z]+", name.lower()))
+        and not any(pattern.search(name) for pattern in servers)
+    ]
+
+
+def resembled(name: str) -> str:
+    """The phase that a name found by ``resembling`` looks like: ``my_draft_extend`` -> ``draft_extend``."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    if {"draft", "extend"} <= words:
+        return "draft_extend"
+    return next(p for p in ("verify", "draft", "prefill", "decode") if p in words)
 
 
 def recognise(names: Sequence[str], phase_map: Mapping[str, str] | None = None) -> list[str | None]:
