@@ -14,6 +14,12 @@ _NAMES: Final = 4
 """Names listed in one warning."""
 
 
+NO_DEVICE_WORK: Final = (
+    "no device work was recorded, for want of a profiler window: record with windows (`speccollect request` does, unless told "
+    "--windows off)"
+)
+
+
 def overlooked(rank: str, unrecognised: Iterable[str]) -> list[str]:
     """Ranges that look like phases and are not used, with what would make them phases; nothing where there are none."""
     names = resembling(unrecognised)
@@ -32,6 +38,8 @@ def breakdown_warnings(rank: RankBreakdown, phase: str) -> list[str]:
     said = []
     name = f"rank {rank.key}"
     said += overlooked(rank.key, rank.unrecognised)
+    if not rank.device_ns:
+        said.append(f"{name}: {NO_DEVICE_WORK}; all its time shows as host, which says nothing about the device")
     if rank.invalid:
         said.append(f"{name}: {rank.invalid} invalid device rows without a usable time were dropped")
     if rank.cut:

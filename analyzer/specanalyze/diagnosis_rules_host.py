@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from specanalyze.advice import ACCEPTS, advice
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, NO_CONTROL, Answer, Found, NotChecked, Rule, Subject, ms
 
 IDLE_SHARE: Final = 0.15
@@ -71,7 +70,9 @@ def eager_verify(s: Subject) -> Answer:
 def graph_padding(s: Subject) -> Answer:
     rows = s.m.decoding().select("batch_size", "graph_batch_size").drop_nulls()
     if not rows.height:
-        return NotChecked(f"the batch size of graphs is not recorded; {advice(s.m.trace, ACCEPTS)}")
+        return NotChecked(
+            "no cycle tells the batch size of its graph: it ran without one, or its recorder does not say"
+        )
     batch, graph = rows["batch_size"].to_numpy().astype(float), rows["graph_batch_size"].to_numpy().astype(float)
     padded = float(1 - batch.sum() / graph.sum())
     if padded < PADDED_SHARE:

@@ -55,6 +55,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
                 bool(r.instances.get(result.phase)),
                 f"{r.instances.get(result.phase, 0)} {result.phase}",
             ),
+            ("device work recorded", r.key, bool(r.device_ns), f"{r.device_ns / 1e6:.3f} ms"),
             ("device rows have usable times", r.key, not r.invalid, f"{r.invalid} invalid, dropped"),
             ("durations possible", r.key, not r.cut, f"{r.cut} cut"),
             (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,14 @@ import traces
 
 import specanalyze
 from specanalyze.advice import ACCEPTS, CYCLES, NODE_MAP, SETTINGS, advice
+from specanalyze.breakdown import break_down
 from specanalyze.diagnose import diagnose
 from specanalyze.layers import layers
 from specanalyze.load import open_trace
+from specanalyze.measured import measure
 from specanalyze.trace import Trace
+from specanalyze.trace_files import write_trace
+from specanalyze.validate import validate
 from specschema.errors import TraceError
 
 COLLECTED = {"recording": {"tool": "speccollect", "source": "collector", "device": "cuda"}}
@@ -66,3 +72,23 @@ def test_layers_and_diagnose_of_the_collectors_own_recording() -> None:
         layers(Trace(bare.name, bare.sources, COLLECTED))
     with pytest.raises(TraceError, match=r"record with the collector; or give --node-map FILE"):
         layers(bare)
+
+
+def test_a_recording_without_windows_is_said_to_have_none(tmp_path: Path) -> None:
+    """Host ranges alone: breakdown used to show `host 100 %` without a word, and diagnose found everything in order."""
+    rows = [
+        *(traces.phase("spec.cycle", at, at + 100, cycle=at, mode="speculative") for at in (0, 100, 200)),
+        *(traces.phase("spec.verify", at, at + 80, cycle=at) for at in (0, 100, 200)),
+    ]
+    bare = traces.trace(traces.rank_trace(rows))
+    (said,) = [line for line in break_down(bare).warnings if "profiler window" in line]
+    assert said.startswith("rank 0: no device work was recorded, for want of a profiler window: record with windows")
+    frame, _ = validate(bare)
+    assert frame.filter(frame["check"] == "device work recorded")["result"].to_list() == ["warning"]
+    with pytest.raises(TraceError, match="no whole decode cycle with device records"):
+        measure(bare)
+    write_trace(bare, tmp_path / "trace.parquet")
+    command = [sys.executable, "-m", "specanalyze", "kernels", "trace.parquet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "for want of a profiler window" in done.stderr

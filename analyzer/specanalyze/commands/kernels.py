@@ -43,13 +43,16 @@ def kernels(
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
     import polars as pl
 
+    from specanalyze.breakdown_warnings import NO_DEVICE_WORK
     from specanalyze.kernels import kernels as kernel_table
-    from specschema.errors import UsageError
+    from specschema.errors import TraceError, UsageError
     from specschema.phases import PHASE_KEYS
 
     if phase != "all" and phase not in PHASE_KEYS:
         raise UsageError(f"no phase {phase!r}; use all or one of {', '.join(PHASE_KEYS)}")
     table = kernel_table(trace, mapping)
+    if not table.height:
+        raise TraceError(f"{trace.name}: {NO_DEVICE_WORK}")
     if phase != "all":
         table = table.filter(pl.col("phase") == phase)
 

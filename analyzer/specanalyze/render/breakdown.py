@@ -65,7 +65,8 @@ def draw(
             if name in rank.buckets_ns:
                 _draw_rank(rank, name, (calibrations or {}).get(rank.key), by_replay(result.waits, rank.key, name))
                 out.print()
-    said = [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values())]
+    profiled = {r.key for r in result.ranks if r.device_ns}  # of the others the warnings tell
+    said = [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values() if c.rank in profiled)]
     if any(c.scale is not None for c in (calibrations or {}).values()):
         said.append(
             "median, p10 and p90 are over whole instances; the untraced estimate and its bounds are means over instances"
