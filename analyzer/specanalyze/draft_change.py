@@ -9,9 +9,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from specanalyze.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.draft_length import Lengths, tree_lengths, with_steps
 from specanalyze.line_fit import fit_lines
 from specanalyze.measured import Measured
+from specanalyze.wiring import simulated
 from specschema.errors import TraceError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
 
@@ -51,11 +53,11 @@ def change_draft(
     steps = m.draft_steps
     if steps is None:
         raise TraceError(
-            f"{m.trace.name} does not say its draft steps: record with the collector, or give --draft-steps"
+            f"{m.trace.name} does not say its draft steps: {advice(m.trace, SETTINGS, 'give --draft-steps')}"
         )
     tokens = m.verify_tokens
     if tokens is None:
-        raise TraceError(f"{m.trace.name} does not say how many tokens it verifies: record with the collector")
+        raise TraceError(f"{m.trace.name} does not say how many tokens it verifies: {advice(m.trace, ACCEPTS)}")
     target = new_steps or steps
     branches = tree or 1
     _draft_cost(m, state, steps, target)
@@ -69,6 +71,10 @@ def change_draft(
     if branches > 1:
         lengths, more = tree_lengths(acceptance, target, branches)
         said += more
+    invented = simulated(m.accepts().get_column("accepted"), m.environment)
+    if invented is not None:
+        state.assumptions.append(f"accept length is left as it is: {invented}")
+        return
     recorded = 1.0 + float(acceptance[:steps].sum())
     state.lengths = lengths.scaled(m.accept_length / recorded)
     state.assumptions += said
@@ -76,38 +82,68 @@ def change_draft(
 
 def _draft_cost(m: Measured, state: PredictedCycle, steps: int, target: int) -> None:
     forwards = _forwards(m, steps)
-    ratio = (forwards + target - steps) / forwards
-    if ratio == 1.0:
+    after = max(0.0, forwards + target - steps)
+    if after == forwards:
         return
+    if not forwards:
+        _first_forwards(m, state, after)
+        return
+    ratio = after / forwards
     in_graph = m.per_cycle.filter(pl.col("phase") == "draft").get_column("replays").sum() > 0
     grows = [*DEVICE_BUCKETS, "graph_gap"] if in_graph else list(BUCKETS)
+    once = 0.0
     for bucket in grows:
-        if bucket in COMMUNICATION_BUCKETS:
-            # Waiting for a late rank happens once a graph, at its first collective; only the transfer comes with each forward.
-            share = m.transfer_share("draft")
-            moving = 1.0 if share is None else share
-            state.change("draft", bucket, lambda ns, moving=moving: ns * (1 - moving + moving * ratio))  # type: ignore[misc]
-        elif bucket != "memcpy":
-            state.change("draft", bucket, lambda ns: ns * ratio)
+        # Waiting for a late rank happens once a graph, at its first collective; only the transfer comes with each forward.
+        share = m.transfer_share("draft", bucket) if bucket in COMMUNICATION_BUCKETS else None
+        fixed = m.draft_once.get(bucket, 0.0)
+        moving = 1 - fixed if share is None else share
+        if bucket == "memcpy" and bucket not in m.draft_once:
+            continue  # a copy comes with the tree; only a graph tells it from copies of the forwards
+        if bucket in DEVICE_BUCKETS:
+            once += fixed * state.cells.get("draft", {}).get(bucket, 0.0)
+        state.change("draft", bucket, lambda ns, moving=moving: ns * (1 - moving + moving * ratio))  # type: ignore[misc]
     state.assumptions.append(
-        f"draft makes {forwards:g} forwards a cycle now and {forwards + target - steps:g} then; its device time grows with them"
+        f"draft makes {forwards:g} forward{'s' if forwards != 1 else ''} a cycle now and {after:g} then; its device time grows with them"
+        + (
+            f" but for {once / 1e6:.3f} ms that come once a cycle (outside its graph, or before its first module)"
+            if once
+            else ""
+        )
         + (", its one graph launch does not" if in_graph else ", so does its launch and host time (no graph)")
         + "; the re-extend stays"
     )
 
 
-def _forwards(m: Measured, steps: int) -> float:
-    """Forwards of the draft model in the draft phase: its GEMM calls over those of the re-extend, which is one forward.
+def _first_forwards(m: Measured, state: PredictedCycle, after: float) -> None:
+    """From a draft phase without forwards (one step: the re-extend makes the only draft) to one that has some."""
+    extend = state.cells.get("draft_extend", {})
+    for bucket in (*DEVICE_BUCKETS, "graph_gap"):
+        ns = extend.get(bucket, 0.0)
+        if bucket in COMMUNICATION_BUCKETS:
+            share = m.transfer_share("draft_extend", bucket)
+            ns *= 1.0 if share is None else share
+        state.cells["draft"][bucket] = state.cells["draft"].get(bucket, 0.0) + after * ns
+        if bucket == "gemm":  # the least that a forward takes: the same weights
+            state.extreme["draft"][bucket] = state.extreme["draft"].get(bucket, 0.0) + after * ns
+    state.assumptions.append(
+        f"draft makes no forward a cycle now and {after:g} then, each taken to be as long as the re-extend, which is one over more tokens "
+        "(an upper bound; at least its GEMM); what a graph launch more costs is not in it"
+    )
 
-    SGLang's draft phase has one forward less than steps (the re-extend before made the first draft), vLLM's has all.
+
+def _forwards(m: Measured, steps: int) -> float:
+    """Forwards of the draft model in the draft phase: how often its kernels run there for each time in the re-extend, one forward.
+
+    SGLang's draft phase has one forward less than steps (the re-extend before made the first draft), vLLM's has all. The median
+    over the kernels of both phases: the re-extend scores more tokens, and its fusion layer runs some kernels once more.
     """
-    calls = m.kernels.filter(pl.col("bucket") == "gemm").group_by("phase").agg(pl.col("count").sum())
-    count = dict(zip(calls["phase"], calls["count"], strict=True))
-    if count.get("draft") and count.get("draft_extend"):
-        ratio = count["draft"] / count["draft_extend"]
-        if steps - 1.3 <= ratio <= steps + 0.3:
-            return max(1.0, float(round(ratio)))
-    return float(max(1, steps))
+    calls = m.kernels.filter(pl.col("bucket").is_in(PER_TOKEN)).group_by("phase", "name").agg(pl.col("count").sum())
+    extend = calls.filter(pl.col("phase") == "draft_extend")
+    both = extend.join(calls.filter(pl.col("phase") == "draft"), on="name", suffix="_draft")
+    if not extend.height:
+        return float(max(1, steps))
+    ratio = both.select((pl.col("count_draft") / pl.col("count")).median()).item() or 0.0
+    return float(round(ratio)) if steps - 1.3 <= ratio <= steps + 0.3 else float(max(1, steps))
 
 
 def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float, other: Measured | None) -> None:
@@ -167,9 +203,10 @@ def _slopes(m: Measured, other: Measured, tokens: float) -> dict[str, tuple[floa
         )
     cells = [r.matrix((r.main_phase,))[:, 0, :] for r in (m, other)]
     for r, c in zip((m, other), cells, strict=True):
-        share = r.transfer_share(r.main_phase)
-        if share is not None:
-            c[:, [BUCKETS.index(b) for b in COMMUNICATION_BUCKETS]] *= share
+        for bucket in COMMUNICATION_BUCKETS:
+            share = r.transfer_share(r.main_phase, bucket)
+            if share is not None:
+                c[:, BUCKETS.index(bucket)] *= share
     lines = fit_lines(np.array([tokens, there]), cells)
     found = {}
     for bucket, line in zip(BUCKETS, lines, strict=True):

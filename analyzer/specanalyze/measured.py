@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from specanalyze.analysis import analyse_rank
 from specanalyze.breakdown import Breakdown, assemble
 from specanalyze.calibration import FEW
 from specanalyze.cycles import CYCLE_SCHEMA, rank_cycles, replicas
+from specanalyze.draft_parts import DraftParts, once_shares
 from specanalyze.environment import argument, environment_of
 from specanalyze.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.kernels import kernels
@@ -23,7 +24,8 @@ from specanalyze.rank_breakdown import rank_breakdown
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.waits import Communication, Waits, communication_of, match
 from specschema.errors import TraceError
-from specschema.phases import BUCKETS, IDLE_BUCKETS, LEAF_PHASES
+from specschema.kernel_classes import classify
+from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, IDLE_BUCKETS, LEAF_PHASES
 
 Floats = NDArray[np.float64]
 
@@ -49,6 +51,7 @@ class Measured:
         kernels: see ``kernels.kernels``.
         waits: collectives across ranks; None with one rank.
         said_draft_steps: draft steps as the user says, where the recording does not.
+        draft_once: see ``draft_parts.once_shares``.
     """
 
     trace: Trace
@@ -59,6 +62,7 @@ class Measured:
     kernels: pl.DataFrame
     waits: Waits | None
     said_draft_steps: int | None = None
+    draft_once: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -105,8 +109,12 @@ class Measured:
         """Phase -> bucket -> mean ns a cycle, over whole traced cycles and ranks."""
         return {phase: dict(row) for phase, row in self._means.items()}
 
-    def communication(self, phase: str) -> pl.DataFrame | None:
+    def communication(self, phase: str, bucket: str | None = None) -> pl.DataFrame | None:
         """Waiting and transfer of the communication kernels in each replay of a phase, mean over the ranks (rule D4).
+
+        Args:
+            phase: leaf phase.
+            bucket: ``allreduce`` or ``other_comm``; None for both.
 
         Returns:
             window, replay, wait_ns, transfer_ns in order of time; None where nothing could be matched across ranks.
@@ -117,6 +125,8 @@ class Measured:
         mine = self.waits.collectives.filter(
             pl.col("phase") == phase, pl.col("replay").is_not_null(), ~pl.col("voided")
         )
+        if bucket is not None:
+            mine = mine.filter(_communication_bucket(mine) == bucket)
         if not mine.height:
             return None
         return (
@@ -125,9 +135,9 @@ class Measured:
             .sort("window", "replay")
         )
 
-    def transfer_share(self, phase: str) -> float | None:
-        """Transfer's share of a phase's communication time; None where it is unknown."""
-        table = self.communication(phase)
+    def transfer_share(self, phase: str, bucket: str | None = None) -> float | None:
+        """Transfer's share of a phase's communication time (of one bucket of it, where named); None where it is unknown."""
+        table = self.communication(phase, bucket)
         if table is None:
             return None
         wait, transfer = float(table["wait_ns"].sum()), float(table["transfer_ns"].sum())
@@ -294,19 +304,21 @@ def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measure
     """
     ranks, cycles, tables = [], [], []
     talks: dict[int, list[Communication]] = {}
+    parts: list[DraftParts] = []
     for source in trace.sources:
         rank = source.read()
         analysis = analyse_rank(rank, phase_map)
         ranks.append(rank_breakdown(analysis))
         cycles.append(rank_cycles(rank, phase_map, trace.metadata))
         tables.append(kernels(_alone(trace, rank), phase_map))
+        parts += [DraftParts.of(w) for w in analysis.windows]
         for w in analysis.windows:
             talk = communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)
             talks.setdefault(w.window, []).append(talk)
     breakdown = assemble(trace, ranks)
     table = pl.concat(cycles) if cycles else pl.DataFrame(schema=CYCLE_SCHEMA)
     per_cycle = _per_cycle(breakdown)
-    if not per_cycle.height:
+    if not per_cycle.height or not any(r.device_ns for r in breakdown.ranks):
         raise TraceError(
             f"{trace.name} holds no whole decode cycle with device records; record a kernel window over decode cycles"
         )
@@ -318,11 +330,21 @@ def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measure
         tuple(replicas(trace, table)),
         pl.concat(tables) if tables else pl.DataFrame(schema=KERNEL_SCHEMA),
         _matched(talks, len(trace.sources)),
+        draft_once=once_shares(parts),
     )
 
 
 def _alone(trace: Trace, rank: RankTrace) -> Trace:
     return Trace(trace.name, (RankSource(rank.key, rank.source, lambda: rank),), trace.metadata)
+
+
+def _communication_bucket(collectives: pl.DataFrame) -> pl.Series:
+    """Bucket of each collective: its kernel's class, as in the partition; else its operation says it."""
+    names = collectives.get_column("name")
+    known = {n: b for n in names.unique().drop_nulls().to_list() if (b := classify(n).bucket) in COMMUNICATION_BUCKETS}
+    by_op = pl.when(pl.col("op") == "allreduce").then(pl.lit("allreduce")).otherwise(pl.lit("other_comm"))
+    by_name = pl.col("name").replace_strict(known, default=None, return_dtype=pl.String)
+    return collectives.select(pl.coalesce(by_name, by_op)).to_series()
 
 
 def _matched(talks: Mapping[int, list[Communication]], ranks: int) -> Waits | None:

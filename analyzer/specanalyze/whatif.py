@@ -8,13 +8,16 @@ from typing import Any, Final
 
 import polars as pl
 
-from specanalyze.draft_change import Cells, PredictedCycle, change_draft
+from specanalyze.advice import ACCEPTS, advice
+from specanalyze.calibrated_cycle import calibrated_cycle
+from specanalyze.draft_change import PredictedCycle, change_draft
 from specanalyze.draft_length import Lengths
 from specanalyze.environment import tensor_parallel
 from specanalyze.measured import Measured, measure
+from specanalyze.prediction_check import PredictionCheck, check_prediction, prediction_check_json
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
-from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS, IDLE_BUCKETS
+from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
 
 DRAFT_PHASES: Final = ("draft", "draft_extend")
 HOST_BOUND_SHARE: Final = 0.05
@@ -73,6 +76,7 @@ class WhatIf:
         speed_bounds: of the predicted one.
         assumptions: one line each, in the order they were used.
         warnings: one line each.
+        against: the prediction beside a recording of the change, where one was given.
     """
 
     name: str
@@ -87,6 +91,7 @@ class WhatIf:
     speed_bounds: tuple[float, float] | None
     assumptions: list[str]
     warnings: list[str]
+    against: PredictionCheck | None = None
 
 
 def scale_of(text: str) -> tuple[str | None, str, float]:
@@ -125,6 +130,7 @@ def what_if(
     changes: Changes,
     *,
     other: Trace | None = None,
+    against: Trace | None = None,
     draft_steps: int | None = None,
     other_steps: int | None = None,
     phase_map: Mapping[str, str] | None = None,
@@ -136,6 +142,7 @@ def what_if(
         changes: what to change.
         other: a recording of the same server at another number of verified tokens (other draft steps, or plain decoding):
             gives the per-token cost of verify.
+        against: a recording made with the change, to set beside the prediction.
         draft_steps: of ``trace``, where it does not say it.
         other_steps: of ``other``, where it does not say it.
         phase_map: regular expression -> phase for range names that are not built in.
@@ -150,12 +157,12 @@ def what_if(
     second = None if other is None else measure(other, phase_map)
     if second is not None and other_steps is not None:
         second = replace(second, said_draft_steps=other_steps)
-    return predict(m, changes, second)
+    return predict(m, changes, second, None if against is None else measure(against, phase_map))
 
 
-def predict(m: Measured, changes: Changes, other: Measured | None = None) -> WhatIf:
-    """``what_if`` on recordings that are measured already."""
-    now, rest, warnings = _present(m)
+def predict(m: Measured, changes: Changes, other: Measured | None = None, truth: Measured | None = None) -> WhatIf:
+    """``what_if`` on recordings that are measured already; ``truth`` was made with the change."""
+    now, rest, warnings = calibrated_cycle(m)
     state = PredictedCycle({p: dict(row) for p, row in now.items()}, {p: dict(row) for p, row in now.items()}, None)
     if changes.steps is not None or changes.tree is not None:
         change_draft(m, state, changes.steps, changes.tree, other)
@@ -173,7 +180,8 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None) -> Wha
     if waiting > HOST_BOUND_SHARE * before and busy_change:
         state.assumptions.append(
             f"the device is what the cycle waits for; but {waiting / before:.0%} of the cycle is launch and host time, and where the "
-            "host is the slower one, device time saved or added changes nothing (one end of the bounds)"
+            "host is the slower one, device time saved or added changes nothing (one end of the bounds, which do not hold what "
+            "another start of the server changes)"
         )
         low, high = min(low, after - busy_change), max(high, after - busy_change)
     rows = [
@@ -183,6 +191,9 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None) -> Wha
         if ns or state.cells[p][b]
     ]
     rows.append({"phase": "rest", "bucket": "host", "now_ns": rest, "predicted_ns": rest, "change_ns": 0.0})
+    table = pl.DataFrame(rows, schema=TABLE_SCHEMA)
+    check = None if truth is None else check_prediction(m, table, truth)
+    warnings += [] if check is None else [*truth.trace.warnings, *truth.stalls(), *check.warnings]  # type: ignore[union-attr]
     length, tokens = m.accept_length, m.tokens_per_second
     lengths = state.lengths or (Lengths(length, length, length) if length is not None else None)
     speed = bounds = None
@@ -193,10 +204,10 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None) -> Wha
     elif tokens is not None and not m.speculating:
         speed, bounds = tokens * before / after, (tokens * before / high, tokens * before / low)
     if tokens is None:
-        warnings.append("tok/s is unknown: the recording has no accepts; record with the collector")
+        warnings.append(f"tok/s is unknown: the recording has no accepts; {advice(m.trace, ACCEPTS)}")
     return WhatIf(
         m.trace.name,
-        pl.DataFrame(rows, schema=TABLE_SCHEMA),
+        table,
         before,
         after,
         low,
@@ -207,25 +218,8 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None) -> Wha
         bounds,
         state.assumptions,
         list(dict.fromkeys([*m.trace.warnings, *m.stalls(), *warnings])),
+        check,
     )
-
-
-def _present(m: Measured) -> tuple[Cells, float, list[str]]:
-    """The cycle as it is (busy as measured, idle calibrated to the untraced cycle, rule D6) and what lies outside the phases."""
-    cells = m.mean_ns()
-    warnings = []
-    factor = m.idle_factor
-    if factor is None:
-        warnings.append(
-            "no untraced control cycles: launch, gap and host times and the cycle are those of an observed run, too long; "
-            "a prediction that removes them is no ground for a decision"
-        )
-    else:
-        cells = {
-            p: {b: ns * (factor if b in IDLE_BUCKETS else 1.0) for b, ns in row.items()} for p, row in cells.items()
-        }
-    rest = m.step_ns - sum(sum(row.values()) for row in cells.values())
-    return cells, rest, warnings
 
 
 def _scale(m: Measured, state: PredictedCycle, phase: str | None, bucket: str, factor: float) -> None:
@@ -233,12 +227,12 @@ def _scale(m: Measured, state: PredictedCycle, phase: str | None, bucket: str, f
     if not any(state.cells[p].get(bucket) for p in phases):
         raise TraceError(f"{m.trace.name} has no {bucket} time in {phase or 'any phase'}: nothing to change")
     for p in phases:
-        share = m.transfer_share(p) if bucket in COMMUNICATION_BUCKETS else 1.0
+        share = m.transfer_share(p, bucket) if bucket in COMMUNICATION_BUCKETS else 1.0
         moving = 1.0 if share is None else share
         state.change(p, bucket, lambda ns, moving=moving: ns * (1 - moving + moving * factor))  # type: ignore[misc]
     said = f"{bucket} takes {factor:g} of its time" + (f" in {phase}" if phase else "")
     if bucket in COMMUNICATION_BUCKETS:
-        known = [s for p in phases if (s := m.transfer_share(p)) is not None]
+        known = [s for p in phases if (s := m.transfer_share(p, bucket)) is not None]
         said += (
             ": its transfer; waiting for late ranks stays as it is"
             if known
@@ -288,6 +282,7 @@ def what_if_json(result: WhatIf) -> dict[str, Any]:
             "bounds": result.speed_bounds,
         },
         "table": result.table.to_dicts(),
+        "against": None if result.against is None else prediction_check_json(result.against),
         "assumptions": result.assumptions,
         "warnings": result.warnings,
     }

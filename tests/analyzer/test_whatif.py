@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import traces
 from story import (
+    GEMM,
     MOE,
     Recording,
     Work,
@@ -19,13 +23,19 @@ from story import (
     sweep_recording,
     tuned_recording,
 )
+from traces import kernel, launch, phase, rank_trace
 
 from specanalyze.cli import run
 from specanalyze.load import open_trace
 from specanalyze.measured import Measured, measure
+from specanalyze.trace import Trace
 from specanalyze.whatif import Changes, predict, scale_of, target_of, what_if
 from specschema.errors import TraceError, UsageError
 from specschema.phases import COMMUNICATION_BUCKETS, DEVICE_BUCKETS
+
+ALLGATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+INDEX = "generate_draft_decode_kv_indices"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 
 
 def test_scaling_allreduce_predicts_the_tuned_recording() -> None:
@@ -42,6 +52,63 @@ def test_waiting_is_not_scaled_with_transfer() -> None:
     (left,) = result.table.filter(pl.col("phase") == "verify", pl.col("bucket") == "allreduce")["predicted_ns"]
     assert left == pytest.approx(40_000, rel=0.01)  # rank 0 waits 0.08 ms, rank 1 not at all
     assert "waiting for late ranks stays" in result.assumptions[0]
+
+
+def test_each_kind_of_communication_has_its_own_share_of_transfer() -> None:
+    late = sweep_recording(2, ranks=2, lag_ns={1: 80_000})
+    verify = late.phases["verify"]
+    gathering = replace(verify, kernels={**verify.kernels, ALLGATHER: (1, 500_000)})
+    both = replace(late, phases={**late.phases, "verify": gathering})
+    m = measure(both.trace())
+    assert m.transfer_share("verify", "other_comm") == 1.0
+    assert m.transfer_share("verify", "allreduce") == pytest.approx(1 - 40_000 / 10_360_000, rel=1e-3)
+    cells = predict(m, Changes(scale=((None, "allreduce", 0.0),))).table.filter(pl.col("phase") == "verify")
+    after = dict(zip(cells["bucket"], cells["predicted_ns"], strict=True))
+    assert after["allreduce"] == pytest.approx(40_000, rel=0.01)
+    assert after["other_comm"] == 500_000
+
+
+def draft_in_one_graph(replays: int = 1) -> Trace:
+    """A draft phase: cache slots (eager), then a graph: an index table, a forward, its top-k; the tree (eager)."""
+    rows: list[dict[str, Any]] = []
+    for cycle in range(3):
+        at, number = cycle * 1000, cycle * 10
+        rows += [phase("spec.draft", at, at + 400, cycle=cycle), launch("cudaLaunchKernel", at + 1, number)]
+        rows.append(kernel("assign_draft_cache_locs", at + 10, at + 20, number))
+        for replay in range(replays):
+            rows.append(launch("cudaGraphLaunch", at + 30 + 100 * replay, number + 1 + replay))
+            for place, (name, ns) in enumerate(((INDEX, 7), (GEMM, 50), (ADD, 3))):
+                begin = at + 40 + 100 * replay + 20 * place if place < 2 else at + 115 + 100 * replay
+                rows.append(kernel(name, begin, begin + ns, number + 1 + replay))
+        rows += [
+            launch("cudaLaunchKernel", at + 330, number + 9),
+            kernel("build_tree_efficient", at + 340, at + 350, number + 9),
+        ]
+        rows += [
+            phase("spec.draft_extend", at + 400, at + 500, cycle=cycle),
+            launch("cudaGraphLaunch", at + 401, number + 8),
+        ]
+        rows.append(kernel(GEMM, at + 410, at + 450, number + 8))
+        rows += [phase("spec.verify", at + 500, at + 900, cycle=cycle), launch("cudaGraphLaunch", at + 501, number + 7)]
+        rows.append(kernel(MOE, at + 510, at + 890, number + 7))
+    modules = (None, "Llama.layers.0.mlp.up_proj", None)
+    for ordinal, (name, module) in enumerate(zip((INDEX, GEMM, ADD), modules, strict=True)):
+        node = {"kind": "node", "node_type": "kernel", "graph_id": 0, "node": ordinal, "module": module}
+        rows.append({**node, "name": name, "pid": 1, "start_ns": 0, "dur_ns": 0, "module_class": module and "Linear"})
+    return traces.trace(rank_trace(rows))
+
+
+def test_what_the_draft_does_once_a_cycle_is_not_repeated_with_its_forwards() -> None:
+    m = measure(draft_in_one_graph())
+    once = {bucket: round(share * m.mean_ns()["draft"].get(bucket, 1), 6) for bucket, share in m.draft_once.items()}
+    assert once["gemm"] == 0
+    # cache slots 10, index table 7 and tree 10 come once; the elementwise kernel after the module with each forward
+    assert sum(ns for bucket, ns in once.items() if bucket != "graph_gap") == 27
+    assert m.draft_once["graph_gap"] == pytest.approx(1 / 3)
+
+
+def test_a_draft_of_one_replay_a_forward_tells_nothing_apart() -> None:
+    assert measure(draft_in_one_graph(replays=2)).draft_once == {}
 
 
 def test_another_step_count_with_a_second_recording() -> None:
@@ -185,12 +252,65 @@ def test_cycles_of_the_samples_predict_each_other() -> None:
     """The errors printed in docs/decisions.md."""
     two, five = (measure(open_trace([SAMPLES / f"sglang_tp2_eagle3_steps{n}.parquet"])) for n in (2, 5))
     up, down = predict(two, Changes(steps=5)), predict(five, Changes(steps=2))
-    assert up.predicted_ns / five.step_ns - 1 == pytest.approx(0.025, abs=0.002)
-    assert down.predicted_ns / two.step_ns - 1 == pytest.approx(-0.006, abs=0.002)
+    assert up.predicted_ns / five.step_ns - 1 == pytest.approx(0.014, abs=0.002)
+    assert down.predicted_ns / two.step_ns - 1 == pytest.approx(-0.0156, abs=0.002)
     assert five.tokens_per_second == pytest.approx(356.5, abs=0.1)
-    assert up.tokens_per_second[1] == pytest.approx(347.8, abs=0.1)
+    assert up.tokens_per_second[1] == pytest.approx(351.6, abs=0.1)
     assert up.low_ns < five.step_ns < up.high_ns
     assert down.low_ns < two.step_ns < down.high_ns
+
+
+PAIRS = {
+    "more steps": ("sglang_tp2_eagle3_steps2", "sglang_tp2_eagle3_steps5", Changes(steps=5)),
+    "story, 3 steps": ("story/eagle3_steps2", "story/eagle3_steps3", Changes(steps=3)),
+    "story, 5 steps": ("story/eagle3_steps2", "story/eagle3_steps5", Changes(steps=5)),
+    "story, fewer steps": ("story/eagle3_steps5", "story/eagle3_steps2", Changes(steps=2)),
+    "no forward": ("story/eagle3_steps2", "story/eagle3_steps1", Changes(steps=1)),
+    "first forward": ("story/eagle3_steps1", "story/eagle3_steps2", Changes(steps=2)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_device_work_of_other_steps_is_predicted_on_real_pairs(pair: str) -> None:
+    start, truth, changes = PAIRS[pair]
+    check = predict(*(_sample(start), changes), truth=_sample(truth)).against
+    assert check is not None
+    kinds = {row["kind"]: row for row in check.by_kind().iter_rows(named=True)}
+    for kind, within in (("device", 0.02), ("transfer", 0.05)):
+        assert abs(kinds[kind]["error_ns"]) < within * kinds[kind]["measured_ns"], (pair, kinds[kind])
+
+
+def test_errors_of_a_prediction_add_up_to_that_of_the_cycle() -> None:
+    start, truth = _sample("sglang_tp2_eagle3_steps2"), _sample("sglang_tp2_eagle3_steps2_nccl")
+    told = predict(start, Changes(scale=(("verify", "allreduce", 3.0),)), truth=truth)
+    assert told.against is not None
+    table = told.against.table
+    assert table["predicted_ns"].sum() == pytest.approx(told.predicted_ns)
+    assert table["measured_ns"].sum() == pytest.approx(truth.step_ns)
+    assert table["error_ns"].sum() == pytest.approx(told.predicted_ns - truth.step_ns)
+    # the all-gather was NCCL's before, and is no all-reduce: predicted and measured agree in it
+    gather = table.filter(pl.col("bucket") == "other_comm", pl.col("kind") == "transfer")
+    assert gather.select(pl.col("error_ns").abs().max()).item() < 300
+
+
+def test_a_plain_recording_is_no_proof_of_a_change_of_speculation() -> None:
+    with pytest.raises(TraceError, match="decodes plainly"):
+        predict(
+            measure(sweep_recording(2).trace()),
+            Changes(steps=3),
+            truth=measure(baseline_recording(11_100_000, tuned=True).trace()),
+        )
+
+
+def test_simulated_acceptance_leaves_the_accept_length() -> None:
+    told = predict(_sample("story/eagle3_steps1"), Changes(steps=2))
+    assert told.accept_length[0] == told.accept_length[1] == pytest.approx(2.0, abs=0.01)
+    assert any("accept length is left as it is: SGLANG_SIMULATE_ACC_LEN=2.0" in line for line in told.assumptions)
+
+
+@cache
+def _sample(name: str) -> Measured:
+    return measure(open_trace([SAMPLES / f"{name}.parquet"]))
 
 
 def real(folder: Path, name: str, steps: int | None) -> Measured:
@@ -200,10 +320,11 @@ def real(folder: Path, name: str, steps: int | None) -> Measured:
 
 def device_ns(m: Measured, phase: str) -> float:
     """Device time of a phase without waiting for other ranks, ns a cycle."""
-    share = m.transfer_share(phase)
     row = m.mean_ns()[phase]
     return sum(
-        ns * (share or 1.0 if b in COMMUNICATION_BUCKETS else 1.0) for b, ns in row.items() if b in DEVICE_BUCKETS
+        ns * ((m.transfer_share(phase, b) or 1.0) if b in COMMUNICATION_BUCKETS else 1.0)
+        for b, ns in row.items()
+        if b in DEVICE_BUCKETS
     )
 
 
@@ -220,7 +341,7 @@ def test_five_steps_predicted_from_two_on_real_recordings(reference: Path) -> No
         -0.016, abs=0.002
     )
     assert predicted_device_ns(two, Changes(steps=5), "draft") / device_ns(five, "draft") - 1 == pytest.approx(
-        0.106, abs=0.002
+        0.010, abs=0.002
     )
 
 
@@ -232,6 +353,20 @@ def test_nccl_predicted_from_custom_allreduce_on_real_recordings(reference: Path
     assert predicted_device_ns(custom, changes, "verify") / device_ns(nccl, "verify") - 1 == pytest.approx(
         -0.012, abs=0.003
     )
+
+
+def test_the_command_against_a_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    two, five = (str(SAMPLES / f"sglang_tp2_eagle3_steps{n}.parquet") for n in (2, 5))
+    assert run(["whatif", two, "--steps", "5", "--against", five]) == 0
+    out = capsys.readouterr().out
+    assert "waiting for other ranks" in out
+    assert "where they differ by 0.5% of the cycle or more" in out
+    assert run(["whatif", two, "--steps", "5", "--against", five, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["against"]["cycle_ns"] == pytest.approx(5_603_811)
+    assert {row["kind"] for row in document["against"]["by_kind"]} == {"device", "transfer", "waiting", "idle"}
+    assert run(["whatif", two, "--steps", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["against"] is None
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,15 @@ def whatif(
             show_default=False,
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="RECORDING",
+            help="A recording made with the change: where the prediction was off, by phase and bucket.",
+            show_default=False,
+        ),
+    ] = None,
     draft_steps: Annotated[
         int | None,
         typer.Option(
@@ -94,6 +103,8 @@ def whatif(
       specanalyze whatif trace.parquet --steps 5 --with plain.parquet
 
       specanalyze whatif trace.parquet --draft-tp 1 --remove graph_gap
+
+      specanalyze whatif steps2.parquet --steps 5 --against steps5.parquet
     """
     from specanalyze.whatif import Changes, scale_of, target_of, what_if, what_if_json
 
@@ -102,8 +113,17 @@ def whatif(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
     other = None if second is None else open_recording(second, salvage=salvage, device=device)
+    truth = None if against is None else open_recording(against, salvage=salvage, device=device)
 
-    result = what_if(trace, changes, other=other, draft_steps=draft_steps, other_steps=with_steps, phase_map=mapping)
+    result = what_if(
+        trace,
+        changes,
+        other=other,
+        against=truth,
+        draft_steps=draft_steps,
+        other_steps=with_steps,
+        phase_map=mapping,
+    )
 
     def show() -> None:
         from specanalyze.render.whatif import draw

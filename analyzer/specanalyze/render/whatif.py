@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
+from rich.console import Console
 from rich.text import Text
 
+from specanalyze.prediction_check import PredictionCheck
 from specanalyze.render.terminal import console, milliseconds, table
 from specanalyze.whatif import WhatIf
 
 _MOVED_NS = 500.0
+_SHOWN_SHARE = 0.005
+_SPLIT = ("transfer", "waiting", "transfer and waiting")
+_KINDS = {
+    "device": "compute and copies",
+    "transfer": "communication, transfer",
+    "transfer and waiting": "communication, waiting included",
+    "waiting": "waiting for other ranks",
+    "idle": "device idle",
+}
 
 
 def draw(result: WhatIf) -> None:
@@ -46,9 +59,50 @@ def draw(result: WhatIf) -> None:
     if cells:
         out.print(table("what moves", columns, cells))
         out.print()
+    if result.against is not None:
+        _draw_check(out, result, result.against)
     out.print(Text("assumptions", style="bold"))
     for line in result.assumptions:
         out.print(Text(f"  · {line}"))
+
+
+def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
+    """The prediction beside the recording of the change: kinds first, then the cells that are off."""
+    columns = [
+        ("", "left"),
+        ("now ms", "right"),
+        ("predicted ms", "right"),
+        ("measured ms", "right"),
+        ("error ms", "right"),
+    ]
+    columns.append(("error", "right"))
+    rows = [[_KINDS[r["kind"]], *_figures(r)] for r in check.by_kind().iter_rows(named=True)]
+    cycle = {"now_ns": result.now_ns, "predicted_ns": result.predicted_ns, "measured_ns": check.measured_ns}
+    rows.append(["cycle", *_figures({**cycle, "error_ns": result.predicted_ns - check.measured_ns})])
+    speed, predicted = result.tokens_per_second
+    if speed is not None and predicted is not None and check.tokens_per_second:
+        true = check.tokens_per_second
+        off = f"{predicted / true - 1:+.1%}"
+        rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", f"{true:.1f}", f"{predicted - true:+.1f}", off])
+    out.print(table(f"against {check.name}", columns, rows, spare=("now ms",)))
+    out.print()
+    share = _SHOWN_SHARE * check.measured_ns
+    off_rows = check.table.filter(pl.col("error_ns").abs() >= share).sort(pl.col("error_ns").abs(), descending=True)
+    cells: list[list[str | Text]] = [
+        [r["phase"], f"{r['bucket']} {r['kind']}" if r["kind"] in _SPLIT else r["bucket"], *_figures(r)[:-1]]
+        for r in off_rows.iter_rows(named=True)
+    ]
+    if cells:
+        title = f"where they differ by {_SHOWN_SHARE:.1%} of the cycle or more"
+        out.print(table(title, [("phase", "left"), ("", "left"), *columns[1:-1]], cells, spare=("now ms",)))
+        out.print()
+
+
+def _figures(row: Mapping[str, float]) -> list[str]:
+    off = row["error_ns"]
+    true = row["measured_ns"]
+    figures = [milliseconds(row[name]) for name in ("now_ns", "predicted_ns", "measured_ns")]
+    return [*figures, f"{off / 1e6:+.3f}", f"{off / true:+.1%}" if true else "–"]
 
 
 def _range(low: float, high: float, decimals: int) -> str:
