@@ -92,7 +92,7 @@ def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, 
                 _read_enriched,
                 source,
                 sidecars.find(Path(source.source), rank, ranks, cycles, node_map),
-                trace,
+                trace.warnings,
                 salvage=salvage,
             ),
         )
@@ -106,10 +106,10 @@ def rank_in_key(key: str) -> int:
     return int(key) if key.isdigit() else -1
 
 
-def _read_enriched(source: RankSource, files: sidecars.Sidecars, trace: Trace, *, salvage: bool) -> RankTrace:
+def _read_enriched(source: RankSource, files: sidecars.Sidecars, warnings: list[str], *, salvage: bool) -> RankTrace:
     rank, lines = bounded(source.read(), salvage=salvage)
     rank, more = sidecars.add(rank, files)
-    trace.warnings.extend(line for line in (*lines, *more) if line not in trace.warnings)
+    warnings.extend(line for line in (*lines, *more) if line not in warnings)
     return rank
 
 

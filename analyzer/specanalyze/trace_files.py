@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -103,7 +104,7 @@ def read_trace(
             RankSource(
                 key=key,
                 source=str(rank.parts[0][0].path),
-                read=lambda rank=rank: _read_rank(rank, warnings, salvage=salvage, device=device, report=report),  # type: ignore[misc]
+                read=partial(_read_rank, rank, warnings, salvage=salvage, device=device, report=report),
             )
             for key, rank in ranks.items()
         ),
