@@ -111,7 +111,28 @@ def break_even(
     Raises:
         TraceError: the trace does not speculate, the baseline does, one has no two neighbouring cycles, or the baseline is stale.
     """
-    cycles, plain = cycle_table(trace, phase_map), cycle_table(baseline, phase_map)
+    return weigh(
+        trace,
+        cycle_table(trace, phase_map),
+        baseline,
+        cycle_table(baseline, phase_map),
+        accept_differences=accept_differences,
+    )
+
+
+def weigh(
+    trace: Trace, cycles: pl.DataFrame, baseline: Trace, plain: pl.DataFrame, *, accept_differences: bool = False
+) -> BreakEven:
+    """``break_even`` on cycles that are at hand already.
+
+    Args:
+        trace, baseline: the recordings.
+        cycles, plain: their cycles, columns of ``cycles.CYCLE_SCHEMA`` at least.
+        accept_differences: as ``break_even``.
+
+    Raises:
+        TraceError: as ``break_even``.
+    """
     cycles = cycles.filter(pl.col("rank").is_in(replicas(trace, cycles)))
     plain = plain.filter(pl.col("rank").is_in(replicas(baseline, plain)))
     if plain.filter(pl.col("mode").is_in(("speculative", "mixed"))).height:
@@ -140,6 +161,21 @@ def break_even(
     if accepts is not None:
         result.warnings.extend(accepts.warnings)
     return result
+
+
+def clock_of(name: str, cycles: pl.DataFrame) -> Clock:
+    """Time of one recording's own cycle: of speculative ones where it has any, else of plain steps; untraced ones where it has any.
+
+    Args:
+        name: the recording, for the error.
+        cycles: of the counted ranks, one a replica.
+
+    Raises:
+        TraceError: no two neighbouring cycles.
+    """
+    speculative = cycles.filter(pl.col("mode") == "speculative")
+    mine = speculative if speculative.height else cycles.filter(pl.col("mode") == "decode")
+    return _clock(name, mine, traced=False)[1]
 
 
 def _untraced(cycles: pl.DataFrame) -> bool:

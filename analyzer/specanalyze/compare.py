@@ -116,7 +116,23 @@ def compare(
     Raises:
         TraceError: a recording without phases or whole cycles, or a stale baseline.
     """
-    a, b = measure(before, phase_map), measure(after, phase_map)
+    return compare_measured(
+        measure(before, phase_map),
+        measure(after, phase_map),
+        baseline=baseline,
+        accept_differences=accept_differences,
+    )
+
+
+def compare_measured(
+    a: Measured, b: Measured, *, baseline: bool = False, accept_differences: bool = False
+) -> Comparison:
+    """``compare`` on recordings that are measured already.
+
+    Raises:
+        TraceError: a stale baseline.
+    """
+    before, after = a.trace, b.trace
     warnings = [*before.warnings, *after.warnings]
     if baseline or (b.speculating and not a.speculating):
         speed = a.tokens_per_second

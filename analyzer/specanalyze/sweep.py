@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -125,14 +125,22 @@ def sweep(
     """
     if values is not None and len(values) != len(traces):
         raise UsageError(f"--values: {len(values)} values for {len(traces)} recordings; give one each, in their order")
+    return sweep_measured((measure(trace, phase_map) for trace in traces), over, values)
+
+
+def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values: Sequence[str] | None = None) -> Sweep:
+    """``sweep`` on recordings that are measured already, one value each where values are given.
+
+    Raises:
+        UsageError, TraceError: as ``sweep``.
+    """
     over = DRAFT_STEPS if over in ("steps", "draft-steps") else BATCH_SIZE if over in ("batch", "batch-size") else over
     warnings: list[str] = []
     recordings: list[Measured] = []
     points: list[_Point] = []
-    for number, trace in enumerate(traces):
-        m = measure(trace, phase_map)
+    for number, m in enumerate(measured):
         if not m.speculating:
-            raise TraceError(f"{trace.name} has no verify phase: a sweep compares recordings that speculate")
+            raise TraceError(f"{m.trace.name} has no verify phase: a sweep compares recordings that speculate")
         said = values[number] if values is not None else None
         if over == DRAFT_STEPS and said is not None:
             if not said.isdigit():
@@ -140,7 +148,7 @@ def sweep(
             m = replace(m, said_draft_steps=int(said))
         recordings.append(m)
         points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
-        warnings += trace.warnings + m.stalls()
+        warnings += m.trace.warnings + m.stalls()
     points.sort(key=lambda p: _order(p.row["x"]))
     fit, used, said_of_fit = _fit(points)
     warnings += said_of_fit + _other_differences(recordings, over)

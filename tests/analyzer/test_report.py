@@ -55,8 +55,30 @@ def test_headline_and_verdict(eagle: Report) -> None:
     assert (base.baseline, base.tok_s, base.cycle) == (True, "62.9", "15.90")
     assert first.tone == "good"
     assert first.verdict.startswith(
-        "Speculation pays: 71.0 against 62.9 tok/s a request by median cycles; break-even is at accept length 1.72, 1.94 was reached"
+        "Speculation pays: 13% more tok/s than the baseline; break-even is at accept length 1.72, 1.94 was reached"
     )
+
+
+def test_one_speed_a_card_and_what_it_is_made_of(eagle: Report) -> None:
+    """A mean and a median tok/s used to stand on one card, without a word which was which."""
+    html = to_html(eagle)
+    for card, headline in zip(
+        re.findall(r'(?s)<div class="card">.*?<p class="small">.*?</p>.*?</p>', html), eagle.headlines, strict=True
+    ):
+        assert re.findall(r"[\d.]+(?= tok/s)|(?<=tok/s a request</dt><dd>)[\d.]+", card) == [headline.tok_s]
+    first, base = eagle.headlines
+    assert first.clock == "tok/s = accept length / median of 979 untraced cycles"
+    assert base.clock.startswith("tok/s = one token / median of ")
+    assert float(first.tok_s) == pytest.approx(1000 * float(first.accept_length) / float(first.cycle), rel=0.003)
+    assert first.together == ""
+
+
+def test_a_batch_also_says_the_speed_of_all_its_requests() -> None:
+    """Eight requests at a time: the card's tok/s is one request's."""
+    (headline,) = build_report([story.first_recording(batch_size=8).trace()]).headlines
+    together = re.fullmatch(r"all requests together: ([\d.]+) tok/s, over all cycles", headline.together)
+    assert together is not None
+    assert float(together[1]) == pytest.approx(8 * float(headline.tok_s), rel=0.02)
 
 
 def test_bars_sum_to_the_phase(eagle: Report) -> None:
@@ -99,7 +121,7 @@ def test_the_cycle_shown_is_real(eagle: Report) -> None:
 def test_waiting_is_told_from_transfer(eagle: Report) -> None:
     """Rank 2 comes 20 us late to each phase's first collective: the others wait, it never does."""
     (figure,) = section(eagle, "waits").figures
-    waits = {row["rank"]: row["ms"] for row in values(figure) if row["part"] == "wait"}
+    waits = {row["rank"]: row["ms"] for row in values(figure) if row["part"] == "waiting"}
     assert waits["rank 2"] == pytest.approx(0.0, abs=1e-6)
     assert waits["rank 0"] > 0.01
 

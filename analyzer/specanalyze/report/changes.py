@@ -8,18 +8,16 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from specanalyze.compare import FASTER, ONLY, SLOWER, Comparison, compare
+from specanalyze.compare import FASTER, ONLY, SLOWER, Comparison, compare_measured
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import NAMES, variable
-from specanalyze.report.recorded import Recorded
+from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
 from specschema.errors import SpecError
 
 
-def changes_section(
-    recordings: Sequence[Recorded], *, accept_differences: bool = False, phase_map: Mapping[str, str] | None = None
-) -> Section:
+def changes_section(recordings: Sequence[Recorded], *, accept_differences: bool = False) -> Section:
     """The first recording against its baseline, and the others against the first."""
     title, question = (
         "What moved",
@@ -36,7 +34,7 @@ def changes_section(
     missing: list[str] = []
     for before, after in pairs:
         try:
-            result = compare(before.trace, after.trace, accept_differences=accept_differences, phase_map=phase_map)
+            result = compare_measured(measured_of(before), measured_of(after), accept_differences=accept_differences)
         except SpecError as error:
             missing.append(str(error))
             continue

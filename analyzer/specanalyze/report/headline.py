@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specanalyze.breakeven import BreakEven, break_even
+import polars as pl
+
+from specanalyze.breakeven import BreakEven, Clock, clock_of, weigh
 from specanalyze.environment import UNSET, argument_section, environment_of, facts, variables
 from specanalyze.positions import acceptance_by_position
 from specanalyze.report.recorded import Recorded
 from specanalyze.wiring import wiring_warnings
-from specschema.errors import SpecError
+from specschema.errors import SpecError, TraceError
 
 FIRST_FACTS: Final = (
     "gpu.model",
@@ -38,8 +40,10 @@ class Headline:
     Attributes:
         label: of the recording.
         baseline: whether it is the baseline.
-        tok_s, accept_length, cycle: figures.
-        clock: which cycles the figures come from.
+        tok_s: tokens a second of one request: accept length / median cycle, as ``breakeven`` and ``diagnose`` give it.
+        accept_length, cycle: figures.
+        clock: which cycles the figures come from, and what tok/s is made of.
+        together: tok/s of all requests together, where several were decoded at once; empty otherwise.
         observing: what observing cost.
         ranks: how many, and traced cycles.
         verdict: one sentence.
@@ -53,6 +57,7 @@ class Headline:
     accept_length: str
     cycle: str
     clock: str
+    together: str
     observing: str
     ranks: str
     verdict: str
@@ -60,44 +65,55 @@ class Headline:
     caution: tuple[str, ...] = ()
 
 
-def headlines(
-    recordings: Sequence[Recorded], *, accept_differences: bool = False, phase_map: Mapping[str, str] | None = None
-) -> list[Headline]:
+def headlines(recordings: Sequence[Recorded], *, accept_differences: bool = False) -> list[Headline]:
     """One for each recording."""
     base = next((r for r in recordings if r.baseline), None)
-    return [_headline(r, base, accept_differences, phase_map) for r in recordings]
+    return [_headline(r, base, accept_differences) for r in recordings]
 
 
-def _headline(
-    recorded: Recorded, base: Recorded | None, accept_differences: bool, phase_map: Mapping[str, str] | None
-) -> Headline:
+def _headline(recorded: Recorded, base: Recorded | None, accept_differences: bool) -> Headline:
     phases = recorded.phases
-    pace = phases.pace
-    speed = pace.tok_s if pace.tok_s is not None else pace.tok_s_request
-    untraced = bool(phases.untraced.cycles)
-    clock = (
-        f"{pace.cycles} untraced cycles"
-        if untraced
-        else f"{pace.cycles} observed cycles: too slow, no untraced control"
-    )
-    if untraced and phases.another_run:
-        clock += " of another run"
+    try:
+        cycle = clock_of(recorded.label, phases.cycles.filter(pl.col("rank").is_in(phases.counted)))
+    except TraceError:
+        cycle = None
     effect = recorded.overhead.effect if recorded.overhead else None
-    verdict, tone = _verdict(recorded, base, accept_differences, phase_map)
-    length = phases.accept_length
+    verdict, tone = _verdict(recorded, base, accept_differences)
+    speculates = recorded.main_phase == "verify"
+    length = phases.accept_length if speculates else None
+    per_cycle = length if speculates else 1.0
+    speed = None if cycle is None or per_cycle is None else per_cycle * 1e9 / cycle.median_ns.value
     return Headline(
         recorded.label,
         recorded.baseline,
         "–" if speed is None else f"{speed:.1f}",
         "–" if length is None else f"{length:.2f}",
-        "–" if pace.step_ns is None else f"{pace.step_ns[1] / 1e6:.2f}",
-        clock,
+        "–" if cycle is None else f"{cycle.median_ns.value / 1e6:.2f}",
+        _clock(recorded, cycle, speculates),
+        _together(recorded, cycle),
         "unknown" if effect is None else f"{effect.value:+.0%} a cycle",
         f"{len(recorded.ranks)} rank{'s' if len(recorded.ranks) != 1 else ''}",
         verdict,
         tone,
         _caution(recorded),
     )
+
+
+def _clock(recorded: Recorded, cycle: Clock | None, speculates: bool) -> str:
+    """Which cycles the median is of, and how tok/s follows from it."""
+    if cycle is None:
+        return "no two neighbouring cycles, so no cycle time"
+    kind = f"{cycle.cycles} observed cycles (too slow: no untraced control)"
+    if not cycle.traced:
+        kind = f"{cycle.cycles} untraced cycles" + (" of another run" if recorded.phases.another_run else "")
+    return f"tok/s = {'accept length' if speculates else 'one token'} / median of {kind}"
+
+
+def _together(recorded: Recorded, cycle: Clock | None) -> str:
+    """Speed of a whole batch, and of all replicas; one request alone has the card's figure."""
+    speed = recorded.phases.pace.tok_s
+    several = len(recorded.phases.counted) > 1 or (cycle is not None and (cycle.batch_size or 1) > 1)
+    return f"all requests together: {speed:.1f} tok/s, over all cycles" if several and speed is not None else ""
 
 
 def _caution(recorded: Recorded) -> tuple[str, ...]:
@@ -108,15 +124,15 @@ def _caution(recorded: Recorded) -> tuple[str, ...]:
     return tuple(wiring_warnings(steps, acceptance_by_position(steps), environment_of(recorded.trace)))
 
 
-def _verdict(
-    recorded: Recorded, base: Recorded | None, accept: bool, phase_map: Mapping[str, str] | None
-) -> tuple[str, str]:
+def _verdict(recorded: Recorded, base: Recorded | None, accept: bool) -> tuple[str, str]:
     if recorded.main_phase != "verify":
         return "Plain decoding: what speculation is judged by.", "unknown"
     if base is None:
         return "Whether speculation pays is unknown: give plain decoding of the same server with --baseline.", "unknown"
     try:
-        result = break_even(recorded.trace, base.trace, phase_map, accept_differences=accept)
+        result = weigh(
+            recorded.trace, recorded.phases.cycles, base.trace, base.phases.cycles, accept_differences=accept
+        )
     except SpecError as error:
         return f"No verdict: {error}", "unknown"
     return said_of(result)
@@ -132,10 +148,10 @@ def said_of(result: BreakEven) -> tuple[str, str]:
     reached = f"{result.accept_length:.2f} was reached"
     if low is not None and high is not None and low <= result.accept_length <= high:
         return f"Within noise of break-even: {needs} ({low:.2f} to {high:.2f}), {reached} ({times}).", "unknown"
-    speeds = f"{result.tok_s:.1f} against {result.baseline_tok_s:.1f} tok/s a request"
-    if result.won_tok_s > 0:
-        return f"Speculation pays: {speeds} by median cycles; {needs}, {reached} ({times}).", "good"
-    return f"Speculation does not pay: {speeds} by median cycles; {needs}, only {reached} ({times}).", "bad"
+    won = result.won_tok_s / result.baseline_tok_s
+    if won > 0:
+        return f"Speculation pays: {won:.0%} more tok/s than the baseline; {needs}, {reached} ({times}).", "good"
+    return f"Speculation does not pay: {-won:.0%} less tok/s than the baseline; {needs}, only {reached} ({times}).", "bad"
 
 
 @dataclass(frozen=True)

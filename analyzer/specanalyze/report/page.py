@@ -89,8 +89,8 @@ def build_report(
         _waits(judged),
         acceptance_section(recordings),
         _cycle_times(recordings),
-        changes_section(recordings, accept_differences=accept_differences, phase_map=phase_map),
-        sweep_section(judged, values, phase_map),
+        changes_section(recordings, accept_differences=accept_differences),
+        sweep_section(judged, values),
     ]
     said = [
         f"{r.label}: {line}"
@@ -98,7 +98,7 @@ def build_report(
         for line in dict.fromkeys((*r.trace.warnings, *r.phases.warnings, *r.phases.notes))
     ]
     return Report(
-        headlines(recordings, accept_differences=accept_differences, phase_map=phase_map),
+        headlines(recordings, accept_differences=accept_differences),
         first,
         more,
         findings(recordings, accept_differences=accept_differences),
@@ -155,7 +155,8 @@ def _waits(recordings: Sequence[Recorded]) -> Section:
     found = [wait_figure(r) for r in recordings]
     notes = (
         "The same collective on all ranks: its shortest kernel is the transfer, what the others take longer is waiting for the last to arrive. "
-        "Waiting is lost to skew between ranks; transfer to the links and the algorithm.",
+        "Waiting is lost to skew between ranks; transfer to the links and the algorithm. "
+        "Came last in: collectives that found this rank the last to arrive, however little it was late; the rank that waits least is the late one.",
     )
     return Section(
         "waits",

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from specanalyze.render.terminal import milliseconds
+from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
@@ -41,11 +41,11 @@ def wait_figure(recorded: Recorded) -> Figure | str:
     for rank in recorded.ranks:
         row, count = by_rank.get(rank.key), rank.instances.get(phase) or 1
         if row is None:
-            lines.append([rank.key, "–", "–", "0", "–", str(m.waits.unmatched.get(rank.key, 0))])
+            lines.append([rank.key, "–", "–", "–", "–", "0", str(m.waits.unmatched.get(rank.key, 0))])
             continue
         drawn += [
-            {"rank": f"rank {rank.key}", "part": part, "ms": row[f"{part}_ns"] / count / 1e6}
-            for part in ("wait", "transfer")
+            {"rank": f"rank {rank.key}", "part": part, "ms": row[column] / count / 1e6}
+            for part, column in (("waiting", "wait_ns"), ("transfer", "transfer_ns"))
         ]
         bound = "" if row["complete"] else " at least"
         lines.append(
@@ -53,18 +53,20 @@ def wait_figure(recorded: Recorded) -> Figure | str:
                 rank.key,
                 milliseconds(row["wait_ns"] / count) + bound,
                 milliseconds(row["transfer_ns"] / count),
+                percent(row["wait_ns"] / spent if (spent := row["wait_ns"] + row["transfer_ns"]) else None),
+                f"{lateness.get(rank.key, 0)} of {row['n']}",
                 str(row["n"]),
-                str(lateness.get(rank.key, 0)),
                 str(m.waits.unmatched.get(rank.key, 0)),
             ]
         )
     columns = [
         ("rank", False),
-        ("wait ms a cycle", True),
-        ("transfer ms a cycle", True),
-        ("collectives matched", True),
-        ("arrived last", True),
-        ("kernels not matched", True),
+        (f"waiting, ms a {phase}", True),
+        (f"transfer, ms a {phase}", True),
+        ("waiting / both", True),
+        ("came last in", True),
+        ("collectives counted", True),
+        ("kernels left out (no match)", True),
     ]
     order = [f"rank {r.key}" for r in recorded.ranks]
     chart = (
@@ -76,7 +78,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
             color=alt.Color(
                 "part:N",
                 title=None,
-                scale=alt.Scale(domain=["wait", "transfer"], range=[variable("wait"), variable("transfer")]),
+                scale=alt.Scale(domain=["waiting", "transfer"], range=[variable("wait"), variable("transfer")]),
                 legend=alt.Legend(orient="top"),
             ),
             order=alt.Order("part:N", sort="descending"),
@@ -84,7 +86,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
         )
     )
     voided = f"; {m.waits.voided} matches failed their test and are not used" if m.waits.voided else ""
-    title = f"{recorded.label}: {matched.select(at).unique().height} collectives of {phase}{voided}"
+    title = f"{recorded.label}: time in {phase}'s collectives, ms a {phase} (of {matched.select(at).unique().height} collectives{voided})"
     return Figure(
         title,
         "Stacked bars a rank: time waiting for the last rank, and the transfer itself.",

@@ -110,6 +110,17 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
     )
 
 
+def measured_of(recorded: Recorded) -> Measured:
+    """What the recording measured.
+
+    Raises:
+        TraceError: it cannot tell; with the reason.
+    """
+    if recorded.measured is None:
+        raise TraceError(f"{recorded.label}: {recorded.why['measured']}")
+    return recorded.measured
+
+
 def labels(traces: Sequence[Trace]) -> list[str]:
     """A short name for each recording, unique among them: the file's, with its folder where that is needed."""
     paths = [PurePath(trace.name.split(", ")[0]) for trace in traces]

@@ -10,18 +10,16 @@ import polars as pl
 
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import recording, shown_as, variable
-from specanalyze.report.recorded import Recorded
+from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
-from specanalyze.sweep import Sweep, sweep
-from specschema.errors import SpecError
+from specanalyze.sweep import Sweep, sweep_measured
+from specschema.errors import SpecError, UsageError
 
 _TITLE, _QUESTION = "Fixed and per-token cost", "What would fewer or more draft steps cost and bring?"
 
 
-def sweep_section(
-    recordings: Sequence[Recorded], values: Sequence[str] | None = None, phase_map: Mapping[str, str] | None = None
-) -> Section:
+def sweep_section(recordings: Sequence[Recorded], values: Sequence[str] | None = None) -> Section:
     """A line through verify's time over its tokens, from two recordings on."""
     speculating = [r for r in recordings if r.main_phase == "verify"]
     if len(speculating) < 2:
@@ -30,7 +28,9 @@ def sweep_section(
         )
         return Section("sweep", _TITLE, _QUESTION, missing=alone)
     try:
-        result = sweep([r.trace for r in speculating], values=values, phase_map=phase_map)
+        if values is not None and len(values) != len(speculating):
+            raise UsageError(f"--values: {len(values)} values for {len(speculating)} speculating recordings")
+        result = sweep_measured([measured_of(r) for r in speculating], values=values)
     except SpecError as error:
         return Section("sweep", _TITLE, _QUESTION, missing=(str(error),))
     named = {r.trace.name: r.label for r in speculating}
