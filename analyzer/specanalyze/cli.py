@@ -8,20 +8,21 @@ from typing import Annotated
 
 import typer
 
-from specanalyze import commands
+from specanalyze.command_group import SETTINGS, CommandGroup
 from specschema.errors import SpecError, UsageError
 
 _LONGEST_LINE = 1000
 
 app = typer.Typer(
     name="specanalyze",
+    cls=CommandGroup,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
     help="Where speculative decoding's time goes on a serving GPU, and what to change.\n\n"
-    "Start with `specanalyze breakdown trace.parquet`. Every command also reads torch.profiler JSON(.gz) files, "
-    "folders of ranks, and exports of Nsight Systems.",
+    "Start with: specanalyze breakdown trace.parquet. Every command also reads torch.profiler JSON(.gz) files, "
+    "folders of ranks, and exports of Nsight Systems. Each has its own --help, with examples.",
 )
 
 
@@ -39,9 +40,6 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None: ...
-
-
-commands.register(app)
 
 
 def _complain(error: SpecError) -> None:
