@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Found, NotChecked, Subject
+from specanalyze.diagnosis_claims import beyond, bounded
+from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Found, NotChecked, Rule, Subject
 from specanalyze.diagnosis_rules import RULES
 from specanalyze.environment import check_baseline
 from specanalyze.measured import Measured, measure
@@ -19,13 +20,15 @@ FINDING_SCHEMA: Final[dict[str, Any]] = {
     "title": pl.String,
     "win_ms_per_token": pl.Float64,
     "win_ns_per_cycle": pl.Float64,
+    "beyond_ns_per_cycle": pl.Float64,
     "confidence": pl.String,
     "evidence": pl.List(pl.String),
     "knob": pl.String,
     "disproof": pl.String,
     "withheld": pl.String,
 }
-"""Columns of ``Diagnosis.findings``. Wins are upper bounds and do not add up; null where a recording cannot tell."""
+"""Columns of ``Diagnosis.findings``. Wins are upper bounds and overlap; ``beyond`` is what of a win no finding above it claims, and
+adds up to the cycle at most. Null where a recording cannot tell."""
 
 _CONFIDENCE: Final = {HIGH: 0, MEDIUM: 1, LOW: 2}
 
@@ -87,30 +90,33 @@ def examine(m: Measured, baseline: Measured | None = None, warnings: list[str] |
     """``diagnose`` on recordings that are measured already."""
     subject = Subject(m, baseline)
     tokens = m.tokens_per_cycle
-    rows: list[dict[str, Any]] = []
+    found: list[tuple[Rule, Found, float | None]] = []
     clean, not_checked = [], {}
     for rule in RULES:
         answer = rule.check(subject)
         if isinstance(answer, NotChecked):
             not_checked[rule.name] = answer.reason
         elif isinstance(answer, Found):
-            win = answer.win_ns
-            rows.append(
-                {
-                    "rule": rule.name,
-                    "title": answer.title,
-                    "win_ms_per_token": None if win is None or not tokens else win / tokens / 1e6,
-                    "win_ns_per_cycle": win,
-                    "confidence": answer.confidence,
-                    "evidence": list(answer.evidence),
-                    "knob": rule.knob(subject.server),
-                    "disproof": rule.disproof,
-                    "withheld": answer.withheld,
-                }
-            )
+            found.append((rule, answer, bounded(subject, answer)))
         else:
             clean.append(rule.name)
-    rows.sort(key=lambda r: (-(r["win_ns_per_cycle"] or 0.0), _CONFIDENCE[r["confidence"]]))
+    found.sort(key=lambda f: (-(f[2] or 0.0), _CONFIDENCE[f[1].confidence]))
+    own = beyond(subject, [(answer, win) for _, answer, win in found])
+    rows = [
+        {
+            "rule": rule.name,
+            "title": answer.title,
+            "win_ms_per_token": None if win is None or not tokens else win / tokens / 1e6,
+            "win_ns_per_cycle": win,
+            "beyond_ns_per_cycle": more,
+            "confidence": answer.confidence,
+            "evidence": list(answer.evidence),
+            "knob": rule.knob(subject.server),
+            "disproof": rule.disproof,
+            "withheld": answer.withheld,
+        }
+        for (rule, answer, win), more in zip(found, own, strict=True)
+    ]
     said = list(dict.fromkeys([*(warnings if warnings is not None else m.trace.warnings), *m.stalls()]))
     return Diagnosis(
         m.trace.name,

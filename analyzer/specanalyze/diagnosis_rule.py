@@ -32,6 +32,7 @@ class Found:
         confidence: HIGH, MEDIUM or LOW.
         win_ns: what a cycle would win at most, ns; None where it cannot be told.
         withheld: why advice is withheld; then win_ns is None.
+        of: parts of the cycle that the win is taken from, (phase or None for all, bucket); empty: the cycle as a whole.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Found:
     confidence: str
     win_ns: float | None = None
     withheld: str | None = None
+    of: tuple[tuple[str | None, str], ...] = ()
 
 
 @dataclass(frozen=True)

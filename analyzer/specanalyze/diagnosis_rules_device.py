@@ -8,6 +8,7 @@ import polars as pl
 
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
 from specanalyze.measured import Measured
+from specschema.phases import COMPUTE_BUCKETS, DEVICE_BUCKETS
 
 VERIFY_BOUND_SHARE: Final = 0.80
 """Above this share of the phases' device-view time, nothing done to the draft model can matter much."""
@@ -88,6 +89,7 @@ def allreduce_latency(s: Subject) -> Answer:
         tuple(evidence),
         confidence,
         count * (each - FAST_ALLREDUCE_NS),
+        of=((s.main, "allreduce"),),
     )
 
 
@@ -139,6 +141,7 @@ def moe_experts(s: Subject) -> Answer:
         tuple(evidence),
         MEDIUM,
         now - then["moe"],
+        of=((s.main, "moe"),),
     )
 
 
@@ -162,6 +165,7 @@ def verify_attention(s: Subject) -> Answer:
         ),
         MEDIUM,
         now - then,
+        of=((s.main, "attention"),),
     )
 
 
@@ -182,6 +186,7 @@ def sampling_on_path(s: Subject) -> Answer:
         ("largest: " + ", ".join(name.split("<")[0].split("(")[0] for name in top["name"].to_list()),),
         MEDIUM,
         ns,
+        of=tuple((None, b) for b in DEVICE_BUCKETS),
     )
 
 
@@ -207,12 +212,13 @@ def clocks_throttled(s: Subject) -> Answer:
         )
     if reasons:
         evidence.append(f"throttle reasons: {', '.join(str(r) for r in reasons)}")
-    compute = sum(s.ns(b) for b in ("attention", "moe", "gemm", "other_compute"))
+    compute = sum(s.ns(b) for b in COMPUTE_BUCKETS)
     return Found(
         f"the GPU runs at {slowest:.0%} of its clock",
         tuple(evidence),
         MEDIUM if reasons else LOW,
         compute * (1 - slowest) if reasons else None,
+        of=tuple((None, b) for b in COMPUTE_BUCKETS),
     )
 
 

@@ -44,9 +44,8 @@ def draft_allreduce(s: Subject) -> Answer:
     )
     if win <= 0:
         return None
-    return Found(
-        f"the draft model pays {ms(talk)} a cycle for tensor parallelism over {size} GPUs", evidence, MEDIUM, win
-    )
+    title = f"the draft model pays {ms(talk)} a cycle for tensor parallelism over {size} GPUs"
+    return Found(title, evidence, MEDIUM, win, of=tuple((p, b) for p in phases for b in COMMUNICATION_BUCKETS))
 
 
 def below_breakeven(s: Subject) -> Answer:

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, NO_CONTROL, Answer, Found, NotChecked, Rule, Subject, ms
+from specschema.phases import COMPUTE_BUCKETS, IDLE_BUCKETS
 
 IDLE_SHARE: Final = 0.15
 """Idle device time below this share of the cycle is not worth a rule."""
@@ -49,6 +50,7 @@ def idle_gaps(s: Subject) -> Answer:
         ),
         MEDIUM,
         idle,
+        of=tuple((None, b) for b in IDLE_BUCKETS),
     )
 
 
@@ -57,13 +59,14 @@ def eager_verify(s: Subject) -> Answer:
     replays = float(main.get_column("replays").sum())
     if replays or all(r.device == "cpu" for r in s.m.breakdown.ranks):
         return None
-    idle = sum(s.ns(b, s.main) for b in ("launch", "host", "graph_gap"))
+    idle = sum(s.ns(b, s.main) for b in IDLE_BUCKETS)
     evidence = [f"no graph launch in {main.height} {s.main} instances"]
     if s.m.controlled:
         evidence.append(
             f"{ms(idle)} of {ms(s.phase_ns(s.main))} is launch and host time (calibrated to untraced cycles)"
         )
-        return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, idle)
+        of = tuple((s.main, b) for b in IDLE_BUCKETS)
+        return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, idle, of=of)
     return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, withheld=NO_CONTROL)
 
 
@@ -77,7 +80,7 @@ def graph_padding(s: Subject) -> Answer:
     padded = float(1 - batch.sum() / graph.sum())
     if padded < PADDED_SHARE:
         return None
-    compute = sum(s.ns(b, s.main) for b in ("attention", "moe", "gemm", "other_compute"))
+    compute = sum(s.ns(b, s.main) for b in COMPUTE_BUCKETS)
     worst = int(np.argmax(graph - batch))
     return Found(
         f"graphs are padded: {padded:.0%} of the rows that {s.main} computes belong to no request",
@@ -87,6 +90,7 @@ def graph_padding(s: Subject) -> Answer:
         ),
         MEDIUM,
         compute * padded,
+        of=tuple((s.main, b) for b in COMPUTE_BUCKETS),
     )
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from specanalyze.advice import SETTINGS, advice
 from specanalyze.diagnosis_rule import HIGH, LOW, MEDIUM, NO_CONTROL, Answer, Found, NotChecked, Rule, Subject, ms
 from specanalyze.environment import tensor_parallel, variables
+from specschema.phases import COMMUNICATION_BUCKETS, IDLE_BUCKETS
 
 WAIT_SHARE: Final = 0.05
 """Waiting below this share of the cycle is not worth a rule."""
@@ -31,9 +32,6 @@ def straggler(s: Subject) -> Answer:
         return NotChecked("no collective of the ranks could be matched, so waiting is unknown")
     ranks = len(s.m.breakdown.ranks)
     cycles = max(s.m.cycle_count, 1)
-    wait = float(rows.get_column("wait_ns").sum()) / max(ranks - 1, 1) / cycles
-    if wait < WAIT_SHARE * s.m.step_ns:
-        return None
     # The last to arrive is the one that waits least; the others' waiting is its doing.
     keys = ["window", "collective"]
     caused = (
@@ -43,20 +41,24 @@ def straggler(s: Subject) -> Answer:
     )
     by_rank = caused.group_by("late").agg(pl.col("wait_ns").sum()).sort("wait_ns", descending=True)
     late, ns = by_rank.row(0)
-    share = ns / float(caused.get_column("wait_ns").sum())
-    if share < STRAGGLER_SHARE:
+    share = ns / (float(caused.get_column("wait_ns").sum()) or 1.0)
+    wait = ns / (ranks - 1) / cycles
+    if share < STRAGGLER_SHARE or wait < WAIT_SHARE * s.m.step_ns:
         return None
-    first = float(caused.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / float(caused["wait_ns"].sum())
+    mine = caused.filter(pl.col("late") == late)
+    first = float(mine.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / ns
     evidence = (
-        f"the other ranks wait {ms(wait)} a cycle and rank; rank {late} is last for {share:.0%} of the waiting time "
+        f"the other ranks wait {ms(wait)} a cycle and rank for it; rank {late} is last for {share:.0%} of all waiting time "
         "(`ranks` counts instead: last in so many of the collectives)",
-        f"{first:.0%} of the waiting is at the first collective of a graph"
+        f"{first:.0%} of this waiting is at the first collective of a graph"
         + (": the rank's host is late, not its GPU" if first > 0.5 else ": its device work is slower"),
     )
     title = f"rank {late} is a straggler: the others wait {ms(wait)} a cycle for it"
     if first > 0.5 and not s.m.controlled:
         return Found(title, evidence, LOW, withheld=NO_CONTROL)
-    return Found(title, evidence, LOW if first > 0.5 else MEDIUM, wait)
+    # a late host shows as idle time of its rank and as waiting of the others: one and the same time
+    of = tuple((None, b) for b in (*COMMUNICATION_BUCKETS, *IDLE_BUCKETS))
+    return Found(title, evidence, LOW if first > 0.5 else MEDIUM, wait, of=of)
 
 
 def nccl_variables(s: Subject) -> Answer:

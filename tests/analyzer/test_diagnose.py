@@ -30,7 +30,10 @@ from story import (
 
 from specanalyze.cli import run
 from specanalyze.diagnose import Diagnosis, examine
+from specanalyze.diagnosis_claims import beyond, bounded
+from specanalyze.diagnosis_rule import Found, Subject
 from specanalyze.diagnosis_rules import RULES
+from specanalyze.load import open_trace
 from specanalyze.measured import measure
 
 
@@ -201,6 +204,63 @@ def test_findings_are_ranked_by_what_a_token_wins() -> None:
     assert per_token == pytest.approx(per_cycle / 1e6 / 2.465)
 
 
+@pytest.mark.parametrize("rule", sorted(CASES))
+def test_promises_are_bounded_by_what_is_there_and_by_the_cycle(rule: str) -> None:
+    case = CASES[rule]
+    promises(diagnosed(case.fault, case.baseline))
+
+
+def promises(result: Diagnosis) -> pl.DataFrame:
+    """Findings with a win: each no more than the cycle, and what none above claims no more than it, together."""
+    rows = result.findings.drop_nulls("win_ns_per_cycle")
+    assert (rows["win_ns_per_cycle"] <= result.cycle_ns).all()
+    assert (rows["beyond_ns_per_cycle"] <= rows["win_ns_per_cycle"] + 1e-6).all()
+    assert (rows["beyond_ns_per_cycle"] >= 0).all()
+    assert float(rows["beyond_ns_per_cycle"].sum()) <= result.cycle_ns * (1 + 1e-9)
+    return rows
+
+
+def test_a_win_is_no_more_than_the_part_of_the_cycle_it_names() -> None:
+    subject = Subject(measure(TWO.trace()))
+    there = subject.ns("allreduce", "verify")
+    found = Found("", ("",), "low", 10 * there, of=(("verify", "allreduce"),))
+    assert bounded(subject, found) == pytest.approx(there)
+    assert bounded(subject, replace(found, of=())) == pytest.approx(min(10 * there, subject.step_ns))
+    assert bounded(subject, replace(found, of=(("draft", "moe"),))) == 0.0
+
+
+def test_what_a_finding_above_claims_is_not_claimed_twice() -> None:
+    subject = Subject(measure(TWO.trace()))
+    there = subject.ns("moe", "verify")
+    all_of_it = Found("", ("",), "low", there, of=(("verify", "moe"),))
+    half = replace(all_of_it, win_ns=there / 2)
+    whole = replace(all_of_it, win_ns=there * 1.25, of=())
+    found = [(f, bounded(subject, f)) for f in (half, all_of_it, replace(half, win_ns=None), whole)]
+    assert beyond(subject, found) == pytest.approx([there / 2, there / 2, None, there / 4], nan_ok=True)
+    everything = [(f, bounded(subject, f)) for f in (replace(whole, win_ns=1e12), replace(whole, win_ns=1e12))]
+    assert beyond(subject, everything) == pytest.approx([subject.step_ns, 0.0])
+
+
+def test_a_straggler_answers_only_for_the_waiting_that_it_causes() -> None:
+    lags = tuned_recording(ranks=2, lag_ns={1: 3_000_000}, verify=FEW_LARGE_ALLREDUCES, **SHORT)
+    extend = Work({ALLREDUCE: (1, 6_000_000), GEMM: (2, 200_000)})
+    first_late = replace(lags, phases={**lags.phases, "draft_extend": extend})
+    m = measure(first_late.trace())
+    assert m.waits is not None
+    # In the re-extend it is rank 0 that is late: it waits least there.
+    turned = m.waits.collectives.with_columns(
+        pl.when(pl.col("phase") == "draft_extend")
+        .then(pl.col("rank").replace({"0": "1", "1": "0"}))
+        .otherwise("rank")
+        .alias("rank"),
+        pl.when(pl.col("phase") == "draft_extend").then(pl.col("wait_ns") // 3).otherwise("wait_ns").alias("wait_ns"),
+    )
+    result = examine(replace(m, waits=replace(m.waits, collectives=turned)))
+    row = finding(result, "straggler")
+    assert row["title"] == "rank 1 is a straggler: the others wait 3.000 ms a cycle for it"
+    assert "rank 1 is last for 75% of all waiting time" in row["evidence"][0]
+
+
 def test_advice_on_gaps_is_withheld_without_an_untraced_control() -> None:
     gaps = with_work(TWO, "verify", gap_ns=9_000_000)
     row = finding(diagnosed(replace(gaps, control=False)), "idle_gaps")
@@ -326,6 +386,22 @@ def test_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SGLANG_SIMULATE_ACC_LEN=2.0 is set" in out
 
 
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+
+
+def test_promises_on_the_samples_are_bounded() -> None:
+    plain = measure(open_trace([SAMPLES / "sglang_tp2_plain.parquet"]))
+    for path in sorted(SAMPLES.rglob("*tp2_eagle3*.parquet")) + sorted((SAMPLES / "story").glob("*.parquet")):
+        m = measure(open_trace([path]))
+        rows = promises(examine(m, plain))
+        assert rows.height >= 3, path
+        waiting = [r for r in rows.iter_rows(named=True) if r["rule"] == "straggler"]
+        for row in waiting:  # what the other rank waits, at most all waiting there is
+            assert m.waits is not None
+            waits = float(m.waits.collectives["wait_ns"].sum()) / m.cycle_count
+            assert row["win_ns_per_cycle"] < waits
+
+
 def test_shares_and_figures_have_the_denominator_they_name() -> None:
     row = finding(diagnosed(EAGLE), "verify_bound")
     assert row["title"] == (
@@ -333,4 +409,4 @@ def test_shares_and_figures_have_the_denominator_they_name() -> None:
     )
     assert row["evidence"][0].endswith("the cycle, start to start: 27.280 ms")
     late = finding(diagnosed(CASES["straggler"].fault), "straggler")
-    assert "of the waiting time (`ranks` counts instead: last in so many of the collectives)" in late["evidence"][0]
+    assert "of all waiting time (`ranks` counts instead: last in so many of the collectives)" in late["evidence"][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 from rich.padding import Padding
 from rich.text import Text
 
@@ -29,7 +30,14 @@ def draw(result: Diagnosis) -> None:
             out.print(Padding(Text(f"turn: {row['knob']}"), (0, 0, 0, 3)))
         out.print(Padding(Text(f"wrong if: {row['disproof']}", style="dim"), (0, 0, 0, 3)))
         out.print()
-    said = ["wins are upper bounds and overlap: they do not add up"] if result.findings.height else []
+    said = []
+    wins = result.findings.filter(pl.col("win_ns_per_cycle") > 0)
+    if wins.height:
+        together = float(wins["beyond_ns_per_cycle"].sum())
+        said.append(
+            f"wins are upper bounds and overlap; together they are {milliseconds(together)} of the cycle's "
+            f"{milliseconds(result.cycle_ns)} ms at most"
+        )
     if result.clean:
         said.append("looked and found nothing: " + ", ".join(result.clean))
     said += [f"not checked, {name}: {reason}" for name, reason in result.not_checked.items()]
@@ -40,8 +48,13 @@ def _win(row: dict[str, object]) -> str:
     if row["withheld"] is not None:
         return "win withheld"
     per_token, per_cycle = row["win_ms_per_token"], row["win_ns_per_cycle"]
+    if not isinstance(per_cycle, float):
+        return "win not to be told from this recording"
+    own = row["beyond_ns_per_cycle"]
+    share = own / per_cycle if isinstance(own, float) and per_cycle else 1.0
+    overlap = "" if share > 0.995 else f", {share:.0%} of it beyond the findings above"
+    if share < 0.005:
+        overlap = ", all of it in the findings above"
     if isinstance(per_token, float):
-        return f"up to {per_token:.3f} ms a token"
-    if isinstance(per_cycle, float):
-        return f"up to {milliseconds(per_cycle)} ms a cycle (tokens are not recorded)"
-    return "win not to be told from this recording"
+        return f"up to {per_token:.3f} ms a token{overlap}"
+    return f"up to {milliseconds(per_cycle)} ms a cycle (tokens are not recorded){overlap}"
