@@ -11,10 +11,11 @@ import polars as pl
 
 from specanalyze.advice import ACCEPTS, CYCLES, advice
 from specanalyze.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
+from specanalyze.engines.engine import each_rank
 from specanalyze.environment import environment_of
 from specanalyze.positions import acceptance_by_position
 from specanalyze.server_count import REQUEST_SCHEMA, ServerCount, request_rows, server_count
-from specanalyze.trace import Trace
+from specanalyze.trace import RankSource, Trace
 from specanalyze.wiring import wiring_warnings
 from specschema.errors import TraceError, UsageError
 
@@ -96,9 +97,9 @@ def accepts_of_trace(trace: Trace, phase_map: Mapping[str, str] | None = None) -
         TraceError: no verify step with an accept length; the line says what to record.
     """
     tables, requests = [pl.DataFrame(schema=CYCLE_SCHEMA)], [pl.DataFrame(schema=REQUEST_SCHEMA)]
-    for rank in trace.ranks():
-        tables.append(rank_cycles(rank, phase_map, trace.metadata))
-        requests.append(request_rows(rank))
+    for table, asked in each_rank(trace, _rank, phase_map):
+        tables.append(table)
+        requests.append(asked)
     cycles = pl.concat(tables)
     chosen = cycles.filter(pl.col("rank").is_in(replicas(trace, cycles)))
     steps, excluded = verify_steps_of(chosen)
@@ -110,6 +111,14 @@ def accepts_of_trace(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     if not traced.height and control_is_another_run(cycles):
         result.warnings.append("the accept lengths are those of the untraced run beside the trace, not the trace's own")
     return result
+
+
+def _rank(
+    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """One rank's cycles and requests."""
+    rank = source.read()
+    return rank_cycles(rank, phase_map, trace.metadata), request_rows(rank)
 
 
 def accepts_of_cycles(trace: Trace, cycles: pl.DataFrame) -> Accepts | None:

@@ -9,6 +9,7 @@ import polars as pl
 
 from specanalyze.advice import CYCLES, advice
 from specanalyze.breakdown_warnings import breakdown_warnings
+from specanalyze.engines.engine import each_rank
 from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.rank_result import RankResult, rank_result
 from specanalyze.trace import Trace
@@ -55,7 +56,7 @@ def break_down(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Brea
         TraceError: no rank has a recognised range, or the recording has no rank.
     """
     talks = len(trace.sources) > 1
-    return combined(trace, (rank_result(source, trace, phase_map, talks=talks) for source in trace.sources))
+    return combined(trace, each_rank(trace, rank_result, phase_map, talks=talks))
 
 
 def combined(trace: Trace, results: Iterable[RankResult]) -> Breakdown:

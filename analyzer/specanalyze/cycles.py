@@ -10,10 +10,11 @@ import polars as pl
 
 from specanalyze.columns import of_kind
 from specanalyze.disturbance import WARMUP, disturbed
+from specanalyze.engines.engine import each_rank
 from specanalyze.instances import cycle_numbers
 from specanalyze.phase_names import recognise
 from specanalyze.ranges import PHASE_CODE, Ranges, recognised_ranges
-from specanalyze.trace import RankTrace, Trace
+from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.phases import CYCLE, PHASE_KEYS
 
 CYCLE_SCHEMA: Final[dict[str, Any]] = {
@@ -76,7 +77,7 @@ def cycle_table(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.
 
         In a window without cycle rows, the cycles are those that ``instances.cycle_numbers`` finds among the phases.
     """
-    tables = [rank_cycles(rank, phase_map, trace.metadata) for rank in trace.ranks()]
+    tables = list(each_rank(trace, _cycles_of, phase_map))
     return pl.concat(tables) if tables else pl.DataFrame(schema=CYCLE_SCHEMA)
 
 
@@ -87,8 +88,16 @@ def phase_stamps(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl
         Columns of STAMP_SCHEMA, one row a range, by rank and start: rank (its key), window (null: untraced), cycle (null
         where unknown), phase, start_ns, end_ns.
     """
-    tables = [rank_stamps(rank, phase_map) for rank in trace.ranks()]
+    tables = list(each_rank(trace, _stamps_of, phase_map))
     return pl.concat(tables) if tables else pl.DataFrame(schema=STAMP_SCHEMA)
+
+
+def _cycles_of(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
+    return rank_cycles(source.read(), phase_map, trace.metadata)
+
+
+def _stamps_of(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
+    return rank_stamps(source.read(), phase_map)
 
 
 def rank_cycles(

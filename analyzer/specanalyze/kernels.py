@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from specanalyze.analysis import WindowAnalysis, analyse
+from specanalyze.analysis import RankAnalysis, WindowAnalysis, analyse_rank
+from specanalyze.engines.engine import each_rank
 from specanalyze.ranges import PHASE_CODE
-from specanalyze.trace import Trace
+from specanalyze.trace import RankSource, Trace
 from specschema.phases import BUCKETS, PHASE_KEYS
 
 SCHEMA = {
@@ -38,7 +39,19 @@ def kernels(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.Data
         count twice); exposed_ns, the instants the partition gave to them (never twice, only inside the window); spread
         of one activity's duration; classified: False where no rule knows the name.
     """
-    frames = [_window_table(window, rank.trace.key) for rank in analyse(trace, phase_map) for window in rank.windows]
+    tables = list(each_rank(trace, _rank, phase_map))
+    if not tables:
+        return pl.DataFrame(schema=SCHEMA)
+    return pl.concat(tables).sort("sum_ns", "name", descending=[True, False], maintain_order=True)
+
+
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
+    return rank_kernels(analyse_rank(source.read(), phase_map))
+
+
+def rank_kernels(rank: RankAnalysis) -> pl.DataFrame:
+    """``kernels`` of one rank."""
+    frames = [_window_table(window, rank.trace.key) for window in rank.windows]
     if not frames:
         return pl.DataFrame(schema=SCHEMA)
     rows = pl.concat(frames)

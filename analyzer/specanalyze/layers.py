@@ -13,10 +13,11 @@ import polars as pl
 
 from specanalyze.activities import BUCKET_CODE
 from specanalyze.advice import NODE_MAP, advice
-from specanalyze.analysis import WindowAnalysis, analyse
+from specanalyze.analysis import WindowAnalysis, analyse_rank
 from specanalyze.columns import Ints, integers, texts
+from specanalyze.engines.engine import each_rank
 from specanalyze.ranges import PHASE_CODE
-from specanalyze.trace import Trace
+from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, PHASE_KEYS
 
@@ -77,27 +78,38 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
     """
     if phase not in PHASE_KEYS:
         raise UsageError(f"no phase {phase!r}; use one of {', '.join(PHASE_KEYS)}")
-    frames: list[pl.DataFrame] = []
-    placed = replays = unplaced_ns = 0
-    nodes_known = False
-    for rank in analyse(trace, phase_map):
-        for window in rank.windows:
-            nodes_known |= window.activities.placement is not None
-            rows, fits, all_of, left = _window_rows(window, phase)
-            placed, replays, unplaced_ns = placed + fits, replays + all_of, unplaced_ns + left
-            frames.append(rows.with_columns(pl.lit(rank.trace.key).alias("rank")))
-    if not nodes_known:
+    ranks = list(each_rank(trace, _rank, phase, phase_map))
+    placed, replays, unplaced_ns = (sum(rank.counts[i] for rank in ranks) for i in range(3))
+    if not any(rank.nodes_known for rank in ranks):
         raise TraceError(
             f"{trace.name} has no node map, so the modules inside its graph replays are unknown; "
             f"{advice(trace, NODE_MAP, 'give --node-map FILE')}"
         )
-    stretches = pl.concat(frames)
+    table = pl.concat([rank.table for rank in ranks])
     if not replays:
         other = "decode" if phase != "decode" else "verify"
         raise TraceError(f"{trace.name} replays no graph in {phase}; name a phase that does, such as --phase {other}")
-    if not stretches.height:
+    if not table.height:
         raise TraceError(f"no {phase} replay of {trace.name} fits its node map ({replays} replays looked at)")
-    return Layers(_summed(stretches, phase), phase, placed, replays, unplaced_ns, list(trace.warnings))
+    return Layers(table.sort("rank", maintain_order=True), phase, placed, replays, unplaced_ns, list(trace.warnings))
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """A rank's own rows of the table; replays placed, replays in all and ns without a node."""
+
+    table: pl.DataFrame
+    counts: tuple[int, int, int]
+    nodes_known: bool
+
+
+def _rank(source: RankSource, trace: Trace, phase: str, phase_map: Mapping[str, str] | None) -> _Rank:
+    analysis = analyse_rank(source.read(), phase_map)
+    parts = [_window_rows(window, phase) for window in analysis.windows]
+    stretches = pl.concat([rows for rows, *_ in parts]).with_columns(pl.lit(source.key).alias("rank"))
+    placed, replays, unplaced_ns = (sum(numbers) for numbers in zip(*(counts for _, *counts in parts), strict=True))
+    known = any(window.activities.placement is not None for window in analysis.windows)
+    return _Rank(_summed(stretches, phase), (placed, replays, unplaced_ns), known)
 
 
 def _window_rows(window: WindowAnalysis, phase: str) -> tuple[pl.DataFrame, int, int, int]:
@@ -215,7 +227,7 @@ def _summed(stretches: pl.DataFrame, phase: str) -> pl.DataFrame:
     return (
         sums.join(spread, on=keys, nulls_equal=True)
         .join(instances, on="rank")
-        .sort("rank", "order", "bucket")
+        .sort("rank", "order", "bucket", "subclass")
         .with_columns(pl.lit(phase).alias("phase"))
         .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     )

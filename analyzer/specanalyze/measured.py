@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -16,12 +16,13 @@ from specanalyze.breakdown import Breakdown, assemble
 from specanalyze.calibration import FEW
 from specanalyze.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.draft_parts import DraftParts, once_shares
+from specanalyze.engines.engine import ranks_of
 from specanalyze.environment import argument, environment_of
 from specanalyze.kernels import SCHEMA as KERNEL_SCHEMA
-from specanalyze.kernels import kernels
+from specanalyze.kernels import rank_kernels
 from specanalyze.positions import acceptance_by_position
-from specanalyze.rank_breakdown import rank_breakdown
-from specanalyze.trace import RankSource, RankTrace, Trace
+from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.trace import RankSource, Trace
 from specanalyze.waits import Communication, Waits, communication_of, match
 from specschema.errors import TraceError
 from specschema.kernel_classes import classify
@@ -302,19 +303,56 @@ def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measure
     Raises:
         TraceError: no phase ranges, or no whole decode cycle with device records.
     """
+    return next(measure_each([trace], phase_map))
+
+
+def measure_each(traces: Sequence[Trace], phase_map: Mapping[str, str] | None = None) -> Iterator[Measured]:
+    """Reduce recordings, one after another; their engine may work on ranks of several at a time.
+
+    Raises:
+        TraceError: as ``measure``.
+    """
+    for trace, ranks in zip(traces, ranks_of(traces, _rank, phase_map), strict=True):
+        yield _measured(trace, ranks)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One rank, reduced."""
+
+    breakdown: RankBreakdown
+    cycles: pl.DataFrame
+    kernels: pl.DataFrame
+    draft: list[DraftParts]
+    talks: dict[int, Communication]
+
+
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> _Rank:
+    rank = source.read()
+    analysis = analyse_rank(rank, phase_map)
+    return _Rank(
+        rank_breakdown(analysis),
+        rank_cycles(rank, phase_map, trace.metadata),
+        rank_kernels(analysis),
+        [DraftParts.of(w) for w in analysis.windows],
+        {
+            w.window: communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)
+            for w in analysis.windows
+        },
+    )
+
+
+def _measured(trace: Trace, reduced: Iterable[_Rank]) -> Measured:
     ranks, cycles, tables = [], [], []
     talks: dict[int, list[Communication]] = {}
     parts: list[DraftParts] = []
-    for source in trace.sources:
-        rank = source.read()
-        analysis = analyse_rank(rank, phase_map)
-        ranks.append(rank_breakdown(analysis))
-        cycles.append(rank_cycles(rank, phase_map, trace.metadata))
-        tables.append(kernels(_alone(trace, rank), phase_map))
-        parts += [DraftParts.of(w) for w in analysis.windows]
-        for w in analysis.windows:
-            talk = communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)
-            talks.setdefault(w.window, []).append(talk)
+    for rank in reduced:
+        ranks.append(rank.breakdown)
+        cycles.append(rank.cycles)
+        tables.append(rank.kernels)
+        parts += rank.draft
+        for window, talk in rank.talks.items():
+            talks.setdefault(window, []).append(talk)
     breakdown = assemble(trace, ranks)
     table = pl.concat(cycles) if cycles else pl.DataFrame(schema=CYCLE_SCHEMA)
     per_cycle = _per_cycle(breakdown)
@@ -332,10 +370,6 @@ def measure(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Measure
         _matched(talks, len(trace.sources)),
         draft_once=once_shares(parts),
     )
-
-
-def _alone(trace: Trace, rank: RankTrace) -> Trace:
-    return Trace(trace.name, (RankSource(rank.key, rank.source, lambda: rank),), trace.metadata)
 
 
 def _communication_bucket(collectives: pl.DataFrame) -> pl.Series:

@@ -13,8 +13,9 @@ from specanalyze.advice import CYCLES, advice
 from specanalyze.bootstrap import Floats, Interval
 from specanalyze.columns import of_kind
 from specanalyze.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
+from specanalyze.engines.engine import each_rank
 from specanalyze.medians import median_interval, ratio_interval
-from specanalyze.trace import RankTrace, Trace
+from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError
 
 BEFORE: Final = "before"
@@ -79,9 +80,9 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
         TraceError: no traced cycle with a known step.
     """
     tables, tiers = [pl.DataFrame(schema=CYCLE_SCHEMA)], {}
-    for rank in trace.ranks():
-        tables.append(rank_cycles(rank, phase_map, trace.metadata))
-        tiers[rank.key] = _tiers(rank)
+    for key, table, tier in each_rank(trace, _rank, phase_map):
+        tables.append(table)
+        tiers[key] = tier
     cycles = pl.concat(tables)
     apart = control_is_another_run(cycles)
     if not decoding(cycles).height:
@@ -102,6 +103,14 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     result = Overhead(trace.name, mode, _table(labelled, tiers), effect, drift, warnings=list(trace.warnings))
     result.notes.extend(_notes(result, trace, apart))
     return result
+
+
+def _rank(
+    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
+) -> tuple[str, pl.DataFrame, tuple[str, str]]:
+    """One rank's key, cycles and tiers."""
+    rank = source.read()
+    return rank.key, rank_cycles(rank, phase_map, trace.metadata), _tiers(rank)
 
 
 def alike_cycles(cycles: pl.DataFrame) -> tuple[pl.DataFrame, str]:

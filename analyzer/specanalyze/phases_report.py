@@ -11,15 +11,16 @@ import polars as pl
 
 from specanalyze.accept import verify_steps_of
 from specanalyze.advice import CYCLES, advice
-from specanalyze.analysis import analyse
+from specanalyze.analysis import analyse_rank
 from specanalyze.breakdown import assemble
 from specanalyze.cycles import DECODING, control_is_another_run, replicas
+from specanalyze.engines.engine import each_rank
 from specanalyze.pace import Pace, inter_token, pace_of, token_pairs
 from specanalyze.phase_cycles import OTHER, phase_cycles
 from specanalyze.phase_remarks import remarks
 from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.server_count import REQUEST_SCHEMA, request_rows
-from specanalyze.trace import Trace
+from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import LEAF_PHASES, REMAINDERS
 
@@ -82,10 +83,10 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
     ranks: list[RankBreakdown] = []
     tables: list[pl.DataFrame] = []
     requests = [pl.DataFrame(schema=REQUEST_SCHEMA)]
-    for analysis in analyse(trace, phase_map):
-        ranks.append(rank_breakdown(analysis))
-        requests.append(request_rows(analysis.trace))
-        tables.append(phase_cycles(analysis, phase_map, trace.metadata))
+    for rank, asked, table in each_rank(trace, _rank, phase_map):
+        ranks.append(rank)
+        requests.append(asked)
+        tables.append(table)
     result = assemble(trace, ranks)
     cycles = pl.concat(tables)
     if not cycles.height:
@@ -107,6 +108,14 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
     )
     report.notes.extend(remarks(report, phases_frame(report)))
     return report
+
+
+def _rank(
+    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
+) -> tuple[RankBreakdown, pl.DataFrame, pl.DataFrame]:
+    """One rank's breakdown, requests and cycles."""
+    analysis = analyse_rank(source.read(), phase_map)
+    return rank_breakdown(analysis), request_rows(analysis.trace), phase_cycles(analysis, phase_map, trace.metadata)
 
 
 _VIEW_SCHEMA: Final[dict[str, Any]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -68,13 +69,12 @@ def merged_ranks(path: Path) -> list[MergedRank]:
 
 def rows_of(label: str) -> Callable[[bytes], list[Row]]:
     """A decoder that gives only the rows of one rank of a merged trace, their process as it was before."""
-    start = f"{label} "
+    return partial(_rows_of, f"{label} ")
 
-    def only(text: bytes) -> list[Row]:
-        rows = [row for row in decode(text) if isinstance(row.pid, str) and row.pid.startswith(start)]
-        for row in rows:
-            process = str(row.pid).removeprefix(start)
-            row.pid = int(process) if process.isdigit() else process
-        return rows
 
-    return only
+def _rows_of(start: str, text: bytes) -> list[Row]:
+    rows = [row for row in decode(text) if isinstance(row.pid, str) and row.pid.startswith(start)]
+    for row in rows:
+        process = str(row.pid).removeprefix(start)
+        row.pid = int(process) if process.isdigit() else process
+    return rows

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import polars as pl
 
-from specanalyze.analysis import analyse
+from specanalyze.analysis import analyse_rank
 from specanalyze.breakdown import Breakdown, assemble
 from specanalyze.collective_columns import NAMED
 from specanalyze.collective_speed import collective_speeds, limit_of
+from specanalyze.engines.engine import each_rank
 from specanalyze.ranges import PHASE_CODE
 from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
-from specanalyze.trace import Trace
+from specanalyze.trace import RankSource, Trace
 from specanalyze.wait_table import last_to_arrive, wait_json
 from specanalyze.waits import Communication, Waits, match, rank_communication
 
@@ -50,11 +51,11 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
     talk: list[Communication] = []
     hosts: dict[str, str | None] = {}
     world = None
-    for analysis in analyse(trace, phase_map):
-        broken_down.append(rank_breakdown(analysis))
-        talk.append(rank_communication(analysis))
-        hosts[analysis.trace.key] = analysis.trace.host
-        world = max(world or 0, analysis.trace.world_size or 0) or None
+    for rank, spoken, host, size in each_rank(trace, _rank, phase_map):
+        broken_down.append(rank)
+        talk.append(spoken)
+        hosts[rank.key] = host
+        world = max(world or 0, size or 0) or None
     result = assemble(trace, broken_down)
     waits = match(talk)
     warnings = list(result.warnings)
@@ -73,6 +74,15 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
             "batch sizes, or the map does not tell it"
         )
     return RanksReport(result, waits, hosts, world, warnings, collective_speeds(collectives, limit))
+
+
+def _rank(
+    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
+) -> tuple[RankBreakdown, Communication, str | None, int | None]:
+    """One rank's breakdown and communication kernels; its host, and the number of ranks that its file tells."""
+    analysis = analyse_rank(source.read(), phase_map)
+    rank = analysis.trace
+    return rank_breakdown(analysis), rank_communication(analysis), rank.host, rank.world_size
 
 
 def _with_transfer(waits: Waits | None, talk: list[Communication]) -> pl.DataFrame:

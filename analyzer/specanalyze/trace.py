@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+
+if TYPE_CHECKING:
+    from specanalyze.engines.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,10 @@ class RankTrace:
 
 @dataclass(frozen=True)
 class RankSource:
-    """A rank that has not been read yet, so that a recording of many ranks never has to fit in memory at once."""
+    """A rank that has not been read yet, so that a recording of many ranks never has to fit in memory at once.
+
+    ``read`` can be pickled (a ``partial`` of a function at the top of a module), so that another process can do it.
+    """
 
     key: str
     source: str
@@ -51,12 +57,14 @@ class Trace:
         sources: its ranks, in order of rank.
         metadata: sections of ``specschema.metadata.SECTIONS`` that the recording has.
         warnings: one line each, shown to the user under every result; importers and readers append to it.
+        engine: who works on its ranks; None for this process alone.
     """
 
     name: str
     sources: tuple[RankSource, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    engine: Engine | None = None
 
     def ranks(self) -> Iterator[RankTrace]:
         """Read the ranks one after another."""

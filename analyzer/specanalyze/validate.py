@@ -8,9 +8,11 @@ from typing import Any
 
 import polars as pl
 
+from specanalyze.analysis import analyse_rank
 from specanalyze.breakdown import Breakdown, assemble
-from specanalyze.rank_breakdown import rank_breakdown
-from specanalyze.trace import Trace
+from specanalyze.engines.engine import each_rank
+from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.trace import RankSource, Trace
 
 SCHEMA = {"check": pl.String, "rank": pl.String, "result": pl.String, "detail": pl.String}
 
@@ -37,9 +39,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
     Raises:
         TraceError: the recording cannot be read, has no device activity or no phase range.
     """
-    from specanalyze.analysis import analyse
-
-    ranks = [rank_breakdown(a) for a in analyse(trace, phase_map)]
+    ranks = list(each_rank(trace, _rank, phase_map))
     result = assemble(trace, ranks)
     rows: list[tuple[str, str, bool, str]] = []
     for r in result.ranks:
@@ -80,3 +80,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
         orient="row",
     )
     return frame, result
+
+
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> RankBreakdown:
+    return rank_breakdown(analyse_rank(source.read(), phase_map))
