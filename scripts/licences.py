@@ -18,7 +18,7 @@ def locked(text: str) -> list[Requirement]:
 
 
 def licence(name: str) -> str:
-    """SPDX expression, else the classifiers, else the first line of the licence field."""
+    """SPDX expression, else the classifiers, else the first line of the licence field, else of the licence's own text."""
     try:
         facts = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError:
@@ -29,7 +29,17 @@ def licence(name: str) -> str:
     classified = [c.split(" :: ")[-1] for c in facts.get_all("Classifier") or [] if c.startswith("License ::")]
     classified = [c for c in classified if c != "OSI Approved"]
     field = "".join(facts.get_all("License") or []).strip().splitlines()
+    field = field or _text(name)
     return ", ".join(classified) or (re.sub(r"\s+", " ", field[0])[:80] if field else "not stated")
+
+
+def _text(name: str) -> list[str]:
+    """The title of the licence that lies in the package: its first two lines that aren't empty, as one."""
+    for file in importlib.metadata.files(name) or []:
+        if file.name.startswith("LICENSE"):
+            title = [line.strip() for line in file.read_text().splitlines() if line.strip()][:2]
+            return [", ".join(title)]
+    return []
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "ci.txt"
+CI = ROOT / "requirements" / "ci.in"
 
 EXTRAS = ("analyzer", "collector", "report", "test", "dev")
 BESIDE = {"torch", "specanalyze"}
@@ -46,6 +48,7 @@ def test_the_lock_covers_what_pyproject_asks_for() -> None:
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
+    asked += [line for line in CI.read_text().splitlines() if line and not line.startswith("#")]
     pinned: dict[str, list[Requirement]] = {}
     for pin in entries():
         requirement = Requirement(pin)
@@ -59,6 +62,25 @@ def test_the_lock_covers_what_pyproject_asks_for() -> None:
         for requirement in pinned[name]:
             (one,) = requirement.specifier
             assert wanted.specifier.contains(one.version), f"{requirement} is not {wanted}: scripts/lock_ci.sh"
+
+
+def test_what_is_installed_beyond_the_lock_is_told(tmp_path: Path) -> None:
+    first = Requirement(next(iter(entries())))
+    (pinned,) = first.specifier
+    for name, version in (("left-pad", "1.0"), (first.name, pinned.version), ("certifi", "0.1"), ("torch", "1.0")):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    told = subprocess.run(
+        [sys.executable, "-c", "import audit; print(*audit.unpinned(), sep='\\n')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'scripts'}{os.pathsep}{tmp_path}"},
+    ).stdout.splitlines()
+    assert {"left-pad 1.0", "certifi 0.1"} <= set(told)
+    assert not [line for line in told if line.split()[0] in (first.name, "torch")]
 
 
 def test_every_licence_is_listed() -> None:
