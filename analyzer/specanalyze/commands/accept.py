@@ -10,7 +10,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     OutputOption,
     PhaseMapOption,
@@ -34,6 +36,8 @@ def accept(
     cycles: CyclesOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Accept length and acceptance by position, request, batch size, draft length and time; against the server's count.
 
@@ -54,7 +58,9 @@ def accept(
     if steps is not None:
         result = accepts_of_steps(steps)
     else:
-        result = accepts_of_trace(open_for(traces, cycles=cycles, salvage=salvage, device=device), mapping)
+        result = accepts_of_trace(
+            open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine), mapping
+        )
     frame = accept_frame(result, by)
 
     def show() -> None:

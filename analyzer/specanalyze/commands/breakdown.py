@@ -10,7 +10,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     NodeMapOption,
     OutputOption,
@@ -41,6 +43,8 @@ def breakdown(
     node_map: NodeMapOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Where verify's time goes: graph replay, allreduce, MoE, attention, GEMM, host; exact to the nanosecond.
 
@@ -53,7 +57,7 @@ def breakdown(
       specanalyze breakdown trace.parquet --by cycle -o cycles.csv
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
     from specanalyze.breakdown import break_down
     from specanalyze.breakdown_table import breakdown_frame, breakdown_json
     from specanalyze.calibration import calibrate, calibrated_columns, calibration_json

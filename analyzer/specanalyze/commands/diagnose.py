@@ -10,7 +10,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     NodeMapOption,
     OutputOption,
@@ -45,6 +47,8 @@ def diagnose(
     node_map: NodeMapOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """What to change first: findings ranked by the time each token would win, with evidence, knob and what would disprove it.
 
@@ -55,8 +59,10 @@ def diagnose(
       specanalyze diagnose trace.parquet --baseline plain.parquet
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
-    plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    plain = (
+        None if baseline is None else open_recording(baseline, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    )
     from specanalyze.diagnose import diagnose as run
     from specanalyze.diagnose import diagnosis_json
 

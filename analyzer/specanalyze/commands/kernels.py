@@ -10,7 +10,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     NodeMapOption,
     OutputOption,
@@ -34,13 +36,15 @@ def kernels(
     node_map: NodeMapOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Top kernels by phase and class, with counts and spread.
 
     Example: specanalyze kernels trace.parquet --phase verify --top 10
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
     import polars as pl
 
     from specanalyze.breakdown_warnings import NO_DEVICE_WORK

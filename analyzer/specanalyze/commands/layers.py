@@ -8,7 +8,9 @@ import typer
 
 from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     NodeMapOption,
     OutputOption,
@@ -32,6 +34,8 @@ def layers(
     phase_map: PhaseMapOption = None,
     node_map: NodeMapOption = None,
     salvage: SalvageOption = False,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Inside the graph replay: time, exposed allreduce and gaps by layer and module; outlier layers named.
 
@@ -40,7 +44,7 @@ def layers(
     Example: specanalyze layers trace.parquet --phase verify
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, node_map=node_map, salvage=salvage)
+    trace = open_for(traces, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine)
     from specanalyze.layers import by_layer, by_module
     from specanalyze.layers import layers as layer_table
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specanalyze.commands.output_path import table_output
+
 if TYPE_CHECKING:
     from specanalyze.trace import Trace
 
@@ -23,10 +25,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (times in i
 OutputOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Write the table to FILE.parquet or FILE.csv.", show_default=False
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the table to FILE.parquet or FILE.csv.",
+        show_default=False,
+        callback=table_output,
     ),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.", is_eager=True)]
 PhaseMapOption = Annotated[
     Path | None,
     typer.Option(
@@ -64,6 +71,26 @@ DeviceOption = Annotated[
     ),
 ]
 
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        help="Processes that read ranks at the same time; by default as many as repay their start, 1 for small traces.",
+        show_default=False,
+    ),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="local|ray",
+        help="ray: work on the ranks as tasks of a Ray cluster (RAY_ADDRESS, else one on this machine).",
+        show_default=False,
+    ),
+]
+
 
 def open_for(
     paths: list[Path],
@@ -72,15 +99,20 @@ def open_for(
     node_map: Path | None = None,
     salvage: bool = False,
     device: str | None = None,
+    jobs: int | None = 1,
+    engine: str = "local",
 ) -> Trace:
     """Open a recording with a progress bar on stderr when that takes long and someone watches."""
+    from specanalyze.engines.choice import with_engine
     from specanalyze.load import open_trace
     from specanalyze.render.progress import reading
     from specschema.errors import UsageError
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: use cpu or cuda")
-    return open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=reading())
+    bar = reading()
+    trace = open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=bar)
+    return trace if jobs == 1 and engine == "local" else with_engine(trace, engine, jobs, bar)
 
 
 def phase_map_of(path: Path | None) -> dict[str, str] | None:

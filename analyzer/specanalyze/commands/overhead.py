@@ -8,7 +8,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     OutputOption,
     PhaseMapOption,
@@ -28,6 +30,8 @@ def overhead(
     cycles: CyclesOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """What observing cost: cycle time inside the profiler's windows against outside, before and after.
 
@@ -38,7 +42,7 @@ def overhead(
       specanalyze overhead rank0.json.gz --cycles untraced.cycles.json
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
     from specanalyze.overhead import measure_overhead, overhead_json
 
     result = measure_overhead(trace, mapping)

@@ -10,7 +10,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     OutputOption,
     PhaseMapOption,
@@ -33,6 +35,8 @@ def phases(
     cycles: CyclesOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """The cycle: draft, verify, draft extend, other, in ms and %; accept length, tok/s, inter-token latency.
 
@@ -45,7 +49,7 @@ def phases(
       specanalyze phases rank0.json.gz --cycles untraced.cycles.json --json
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
     from specanalyze.phases_report import phase_report, phases_frame, phases_json
 
     report = phase_report(trace, mapping)

@@ -7,7 +7,9 @@ import typer
 from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     NodeMapOption,
     OutputOption,
@@ -28,13 +30,15 @@ def ranks(
     cycles: CyclesOption = None,
     node_map: NodeMapOption = None,
     salvage: SalvageOption = False,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Skew and stragglers: waiting and transfer of every collective that all ranks recorded.
 
     Example: specanalyze ranks rank0.json.gz rank1.json.gz
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine)
     from specanalyze.ranks_report import compare_ranks, ranks_frame, ranks_json
 
     report = compare_ranks(trace, mapping)

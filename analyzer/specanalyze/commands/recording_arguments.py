@@ -44,9 +44,11 @@ def paths_of(recording: str) -> list[Path]:
     return ours or found
 
 
-def open_recording(recording: str, *, salvage: bool = False, device: str | None = None) -> Trace:
+def open_recording(
+    recording: str, *, salvage: bool = False, device: str | None = None, jobs: int | None = 1, engine: str = "local"
+) -> Trace:
     """Open one recording."""
-    return open_for(paths_of(recording), salvage=salvage, device=device)
+    return open_for(paths_of(recording), salvage=salvage, device=device, jobs=jobs, engine=engine)
 
 
 def recordings_among(arguments: Sequence[str]) -> list[list[Path]]:

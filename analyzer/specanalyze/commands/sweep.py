@@ -9,7 +9,9 @@ import typer
 from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     OutputOption,
     PhaseMapOption,
@@ -50,6 +52,8 @@ def sweep(
     phase_map: PhaseMapOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Which setting is best: fixed and per-token cost of verify, tok/s measured and predicted for every step count.
 
@@ -62,7 +66,10 @@ def sweep(
       specanalyze sweep e2_rank*.json.gz e5_rank*.json.gz --values 2,5
     """
     mapping = phase_map_of(phase_map)
-    traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]
+    traces = [
+        open_for(paths, salvage=salvage, device=device, jobs=jobs, engine=engine)
+        for paths in recordings_among(recordings)
+    ]
     from specanalyze.sweep import sweep as run
     from specanalyze.sweep import sweep_json
 

@@ -8,7 +8,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     NodeMapOption,
     OutputOption,
@@ -30,13 +32,15 @@ def validate(
     node_map: NodeMapOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """Is the trace whole and sound: sums, coverage, launches, clocks, names.
 
     Example: specanalyze validate trace.parquet
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
     from specanalyze.render.terminal import console, table
     from specanalyze.validate import validate as check
 

@@ -10,7 +10,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     OutputOption,
     PhaseMapOption,
@@ -93,6 +95,8 @@ def whatif(
     cycles: CyclesOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """What a change would give: predicted cycle and tok/s, with every assumption said.
 
@@ -111,9 +115,11 @@ def whatif(
     scales = [scale_of(text) for text in scale or ()] + [(*target_of(text), 0.0) for text in remove or ()]
     changes = Changes(tuple(scales), draft_tp, steps, tree)
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
-    other = None if second is None else open_recording(second, salvage=salvage, device=device)
-    truth = None if against is None else open_recording(against, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    other = None if second is None else open_recording(second, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    truth = (
+        None if against is None else open_recording(against, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    )
 
     result = what_if(
         trace,
