@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 import polars as pl
 
-from specschema.events import COLUMN_NAMES, DEVICE_KINDS, EVENT_SCHEMA
+from specschema.events import COLUMN_NAMES, COLUMNS, DEVICE_KINDS
 
-DTYPES: Final = dict(cast(pl.DataFrame, pl.from_arrow(EVENT_SCHEMA.empty_table())).schema)
+_POLARS: Final[dict[str, pl.DataType]] = {
+    "string": pl.Categorical(),
+    "int32": pl.Int32(),
+    "int64": pl.Int64(),
+    "list of string": pl.List(pl.String()),
+    "list of int32": pl.List(pl.Int32()),
+}
+DTYPES: Final = {column.name: _POLARS[column.type] for column in COLUMNS}
 """polars type of each column of the event table, in order; dictionary-encoded strings are Categorical."""
 ALWAYS: Final = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "window")
 """Columns that every frame has; others may be missing where they are null throughout."""

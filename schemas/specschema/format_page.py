@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from specschema.events import ALL, COLUMNS, KINDS
 from specschema.metadata import KEY_PREFIX, SCHEMA_VERSION, SECTIONS, VERSION_KEY
 from specschema.page import table, write_page
@@ -26,15 +24,6 @@ from specschema.phases import (
 
 def _code(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _type_name(type_: pa.DataType) -> str:
-    """``string`` for the dictionary-encoded strings, ``list of int32`` for lists, else Arrow's own name."""
-    if pa.types.is_dictionary(type_):
-        return str(type_.value_type)
-    if pa.types.is_list(type_):
-        return f"list of {type_.value_type}"
-    return str(type_)
 
 
 def _introduction() -> str:
@@ -81,7 +70,7 @@ def page() -> str:
     columns = [
         (
             f"`{column.name}`",
-            _type_name(column.type),
+            column.type,
             column.unit,
             column.meaning,
             "all" if column.kinds == ALL else ", ".join(column.kinds),
