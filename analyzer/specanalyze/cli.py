@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Annotated
@@ -47,7 +48,8 @@ def _complain(error: SpecError) -> None:
     from specanalyze.plain_text import plain
 
     line = plain(" ".join(str(error).splitlines()))
-    sys.stderr.write(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}\n")
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it; the exit code stands
+        sys.stderr.write(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}\n")
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -137,8 +137,10 @@ def _leaves(value: Any, name: str) -> Iterable[tuple[str, str]]:
         for key, inner in value.items():
             yield from _leaves(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, (list, tuple)):
+        # One a GPU: how many there are is a fact of its own, and equal clocks of two GPUs are no other clocks than one's.
+        values = dict.fromkeys(value) if name.startswith("clocks.") and len(set(map(str, value))) == 1 else value
         if value:
-            yield name, ", ".join(str(v) for v in value)
+            yield name, ", ".join(str(v) for v in values)
     elif value is not None:
         yield name, str(value)
 

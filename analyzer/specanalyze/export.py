@@ -69,15 +69,35 @@ def export(
         UsageError: an unknown format, a name that does not fit it, or files that exist or can't be written.
         TraceError: a rank that can't be read or has none of the cycles, or an importer that refuses.
     """
-    if to not in FORMATS:
-        raise UsageError(f"--to {to}: use one of {', '.join(FORMATS)}")
-    if not output.parent.is_dir():
-        raise UsageError(f"{output}: no such folder {output.parent}")
+    refuse_name(to, output, force=force)
     if to == "nsys":
         return _nsys(trace, output, cycles, phase_map, force)
     if to == "perfetto":
         return _perfetto(trace, output, cycles, phase_map, force)
     return _chrome(trace, output, cycles, phase_map, force)
+
+
+def refuse_name(to: str, output: Path, *, force: bool = False) -> None:
+    """Refuse, before a trace is read, what could not be written in the end.
+
+    Raises:
+        UsageError: an unknown format, a name that does not fit it, no such folder, a folder, or an existing file without ``force``
+            (Chrome's files of several ranks get names of their own, which are looked at later).
+    """
+    if to not in FORMATS:
+        raise UsageError(f"--to {to}: use one of {', '.join(FORMATS)}")
+    if not output.parent.is_dir():
+        raise UsageError(f"{output}: no such folder {output.parent}")
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder; name a file in it")
+    if to == "nsys" and output.suffix not in (_REPORT, _NVTXT):
+        raise UsageError(f"{output}: the name must end in {_REPORT} or {_NVTXT}")
+    if to == "perfetto" and _JSON.search(output.name):
+        raise UsageError(f"{output}: --to perfetto writes protobuf; name it .pftrace, or use --to chrome for JSON")
+    if to == "chrome" and not _JSON.search(output.name):
+        raise UsageError(f"{output}: the name must end in .json or .json.gz")
+    if to != "chrome" and output.exists() and not force:
+        raise UsageError(f"{output} exists: give another name, or --force to overwrite it")
 
 
 @contextlib.contextmanager
@@ -110,11 +130,7 @@ def new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
 def _nsys(
     trace: Trace, output: Path, cycles: tuple[int, int] | None, phase_map: Mapping[str, str] | None, force: bool
 ) -> Exported:
-    if output.suffix not in (_REPORT, _NVTXT):
-        raise UsageError(f"{output}: the name must end in {_REPORT} or {_NVTXT}")
     report = output if output.suffix == _REPORT else None
-    if report is not None and report.exists() and not force:
-        raise UsageError(f"{report} exists: give another name, or --force to overwrite it")
     done = Exported()
     text = output.with_suffix(_NVTXT)
     importer = find() if report is not None else None
@@ -162,8 +178,6 @@ def _nsys(
 def _perfetto(
     trace: Trace, output: Path, cycles: tuple[int, int] | None, phase_map: Mapping[str, str] | None, force: bool
 ) -> Exported:
-    if _JSON.search(output.name):
-        raise UsageError(f"{output}: --to perfetto writes protobuf; name it .pftrace, or use --to chrome for JSON")
     with new_file(output, force) as file:
         events = write_perfetto(file, exported_ranks(trace, phase_map, cycles))
     return Exported([output], events, ["open it at ui.perfetto.dev: it stays on your machine"])
@@ -173,8 +187,7 @@ def _chrome(
     trace: Trace, output: Path, cycles: tuple[int, int] | None, phase_map: Mapping[str, str] | None, force: bool
 ) -> Exported:
     ending = _JSON.search(output.name)
-    if ending is None:
-        raise UsageError(f"{output}: the name must end in .json or .json.gz")
+    assert ending is not None  # refuse_name saw to it
     stem = output.name[: ending.start()]
     several = len(trace.sources) > 1
     names = {

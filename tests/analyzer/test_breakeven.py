@@ -109,6 +109,22 @@ def test_a_stale_baseline_is_refused_unless_accepted() -> None:
     assert any("NCCL_PROTO" in line for line in break_even(here, there, accept_differences=True).warnings)
 
 
+@pytest.mark.parametrize(
+    ("words", "advised"),
+    [
+        (["eagle.parquet"], "specanalyze breakeven eagle.parquet --baseline plain.parquet"),
+        (["eagle.parquet", "base.parquet"], "specanalyze breakeven eagle.parquet --baseline base.parquet"),
+    ],
+)
+def test_a_missing_baseline_is_told_what_it_is_and_how_it_is_given(
+    words: list[str], advised: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["breakeven", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: speculation is weighed against plain decoding, which must be given: record")
+    assert said.rstrip().endswith(advised)
+
+
 def test_real_recordings(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = reference / "traces/sglang_h200/tp2"
     words = ["breakeven", str(folder / "e2_m17_rank0.json.gz"), "--baseline", str(folder / "base_m17_rank0.json.gz")]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from story import sweep_recording
 
 
@@ -21,3 +22,30 @@ def test_a_reader_that_leaves_early_is_no_error_however_the_race_ends(tmp_path: 
             process.stdout.close()
             said = process.stderr.read()
             assert (process.wait(), "BrokenPipe" in said, "Traceback" in said) == (0, False, False)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["stdout", "stdout and stderr in one pipe"])
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["table", "json"])
+def test_a_verdict_survives_the_reader_that_leaves(tmp_path: Path, more: list[str], together: bool) -> None:
+    """``compare --fail-above 5% ... | head`` in a pipeline of CI: slower is slower, whoever reads how much."""
+    before = sweep_recording(1, cycles=20, traced=5).write(tmp_path)
+    after = sweep_recording(5, cycles=20, traced=5).write(tmp_path)
+    command = [sys.executable, "-m", "specanalyze", "compare", "--fail-above", "5%", str(before), str(after), *more]
+    for lines in (0, 1):
+        errors = subprocess.STDOUT if together else subprocess.PIPE
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(lines):
+                process.stdout.readline()
+            process.stdout.close()
+            said = process.stderr.read() if process.stderr is not None else ""
+            assert (process.wait(), "Traceback" in said) == (1, False)
+            assert together or "slower by" in said
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "specanalyze", "breakdown", str(tmp_path / "absent.parquet")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 2

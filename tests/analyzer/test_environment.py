@@ -105,6 +105,15 @@ def test_momentary_clocks_and_log_settings_are_no_difference() -> None:
     assert [d for d in differences(environment(), changed) if d.matters] == []
 
 
+def test_two_gpus_with_the_clocks_of_one_differ_in_their_count_alone() -> None:
+    """A stale baseline used to be refused for ``clocks.power_limit_mw (700000, 700000 there, 700000 here)``."""
+    gpu = {"name": "NVIDIA H200", "clock_sm": 1980, "clock_sm_max": 1980, "power_limit": 700_000}
+    one, two = ({"gpu": "NVIDIA H200", "gpu_count": n, "gpus": [gpu] * n} for n in (1, 2))
+    assert [d.name for d in differences(one, two)] == ["gpu.count"]
+    uneven = two | {"gpus": [gpu, gpu | {"power_limit": 500_000}]}
+    assert [str(d) for d in differences(two, uneven)] == ["clocks.power_limit_mw: 700000 -> 700000, 500000"]
+
+
 def test_a_lower_power_limit_matters() -> None:
     gpus = [{"name": "NVIDIA H200", "clock_sm": 1980, "clock_sm_max": 1980, "power_limit": 500_000}] * 8
     assert [d.name for d in differences(environment(), environment(gpus=gpus)) if d.matters] == [

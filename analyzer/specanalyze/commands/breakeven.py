@@ -11,7 +11,9 @@ from specanalyze.commands.deliver import deliver
 from specanalyze.commands.options import (
     CyclesOption,
     DeviceOption,
+    EngineOption,
     ForceOption,
+    JobsOption,
     JsonOption,
     OutputOption,
     PhaseMapOption,
@@ -20,12 +22,13 @@ from specanalyze.commands.options import (
     open_for,
     phase_map_of,
 )
+from specschema.errors import UsageError
 
 
 def breakeven(
     traces: TraceArgument,
     baseline: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--baseline",
             "-b",
@@ -33,7 +36,7 @@ def breakeven(
             help="Plain decoding on the same server; give it again for more ranks.",
             show_default=False,
         ),
-    ],
+    ] = None,
     baseline_cycles: Annotated[
         Path | None,
         typer.Option(
@@ -50,6 +53,8 @@ def breakeven(
     cycles: CyclesOption = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
 ) -> None:
     """The accept length that pays: cycle time / baseline step time; where the trace stands, tok/s won or lost.
 
@@ -59,9 +64,16 @@ def breakeven(
 
       specanalyze breakeven eagle.json.gz --baseline plain.json.gz --baseline-cycles plain_untraced.cycles.json
     """
+    if not baseline:
+        first, *others = traces
+        second = f"--baseline {others[0]}" if len(others) == 1 else "--baseline plain.parquet"
+        raise UsageError(
+            "speculation is weighed against plain decoding, which must be given: record the same server once more without "
+            f"speculation, then: specanalyze breakeven {first} {second}"
+        )
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device)
-    base = open_for(baseline, cycles=baseline_cycles, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    base = open_for(baseline, cycles=baseline_cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
     from specanalyze.breakeven import break_even, break_even_json
 
     result = break_even(trace, base, mapping, accept_differences=accept_differences)

@@ -47,8 +47,10 @@ def export(
     Example: specanalyze export trace.parquet --to nsys -o trace.nsys-rep --cycles 10:20
     """
     from specanalyze.export import export as write
+    from specanalyze.export import refuse_name
     from specanalyze.export_events import parse_cycles
 
+    refuse_name(to, output, force=force)
     wanted = parse_cycles(cycles)
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, node_map=node_map, salvage=salvage, device=device)

@@ -18,6 +18,7 @@ from specanalyze.commands.options import (
     emit_json,
     open_for,
 )
+from specanalyze.commands.output_path import refuse_output
 
 
 def import_trace(
@@ -36,6 +37,7 @@ def import_trace(
 
     Example: specanalyze import profiles/ -o trace.parquet
     """
+    refuse_output(output, (".parquet",), force=force)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
     from specanalyze.carry_nodes import with_nodes
     from specanalyze.render.terminal import warn

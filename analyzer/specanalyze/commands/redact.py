@@ -18,6 +18,7 @@ from specanalyze.commands.options import (
     emit_json,
     open_for,
 )
+from specanalyze.commands.output_path import refuse_output
 
 
 def redact_trace(
@@ -36,6 +37,7 @@ def redact_trace(
 
     Example: specanalyze redact trace.parquet -o redacted.parquet
     """
+    refuse_output(output, (".parquet",), force=force)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
     from specanalyze.redact import LEAVES, redact
     from specanalyze.render.terminal import warn

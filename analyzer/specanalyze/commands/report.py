@@ -15,6 +15,7 @@ from specanalyze.commands.options import (
     open_for,
     phase_map_of,
 )
+from specanalyze.commands.output_path import refuse_output
 from specanalyze.commands.recording_arguments import open_recording, recordings_among
 
 
@@ -66,10 +67,10 @@ def report(
 
       specanalyze report steps2/ steps3/ steps5/ -o sweep.html
     """
-    from specanalyze.report.page_file import refuse_output, write_page
+    from specanalyze.report.page_file import write_page
     from specschema.errors import UsageError
 
-    refuse_output(output, force)
+    refuse_output(output, (".html", ".htm"), force=force)
     try:
         from specanalyze.report.page import build_report, to_html
     except ModuleNotFoundError as error:

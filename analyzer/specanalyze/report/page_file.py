@@ -1,4 +1,4 @@
-"""The page as a file: never over an existing one unless asked, never half written."""
+"""The page as a file, never half written."""
 
 from __future__ import annotations
 
@@ -6,20 +6,6 @@ import os
 from pathlib import Path
 
 from specschema.errors import UsageError
-
-
-def refuse_output(path: Path, force: bool) -> None:
-    """Look at the output before the work, not after it.
-
-    Raises:
-        UsageError: another ending, no such folder, or an existing file without ``force``.
-    """
-    if path.suffix not in (".html", ".htm"):
-        raise UsageError(f"--output {path}: the name must end in .html")
-    if not path.parent.is_dir():
-        raise UsageError(f"--output {path}: there is no folder {path.parent}")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another name or give --force")
 
 
 def write_page(html: str, path: Path) -> int:

@@ -1,0 +1,66 @@
+"""Where results are written: looked at before the work, never over a file unless asked, whatever the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specanalyze.cli import run
+from specanalyze.commands import COMMANDS
+
+ENDINGS = {"report": ".html", "import": ".parquet", "redact": ".parquet", "export": ".pftrace"}
+"""Commands that write something else than a table."""
+MORE = {
+    "breakeven": ["--baseline", "absent.parquet"],
+    "export": ["--to", "perfetto"],
+    "compare": ["other.parquet"],
+    "whatif": ["--steps", "3"],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def outcome(name: str, output: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    """Exit code and stderr of a command on a trace that isn't there: the output is what it meets first."""
+    words = [name, "absent.parquet", *MORE.get(name, []), "-o", str(output), *more]
+    code = run(words)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    return code, shown.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_output_that_cannot_be_is_refused_before_anything_is_read(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending = ENDINGS.get(name, ".csv")
+    kept = tmp_path / f"kept{ending}"
+    kept.write_text("kept")
+    (tmp_path / f"folder{ending}").mkdir()
+    if name != "export":  # Perfetto takes any name
+        code, said = outcome(name, tmp_path / "out.xyz", capsys)
+        assert (code, said.count("\n"), "must end in" in said) == (2, 1, True)
+    code, said = outcome(name, tmp_path / "nowhere" / f"out{ending}", capsys)
+    assert (code, said.count("\n"), "folder" in said) == (2, 1, True)
+    code, said = outcome(name, kept, capsys)
+    assert (code, said.count("\n"), "exists" in said) == (2, 1, True)
+    code, said = outcome(name, tmp_path / f"folder{ending}", capsys, "--force")
+    assert (code, said.count("\n"), "folder" in said) == (2, 1, True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"folder{ending}", f"kept{ending}"]
+    assert kept.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_force_stands_where_it_likes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``-o FILE --force`` and ``--force -o FILE`` are the same: the trace that isn't there is what is complained of."""
+    kept = tmp_path / f"kept{ENDINGS.get(name, '.csv')}"
+    kept.write_text("kept")
+    for more in (["-o", str(kept), "--force"], ["--force", "-o", str(kept)]):
+        assert run([name, "absent.parquet", *MORE.get(name, []), *more]) == 2
+        assert "no such file" in capsys.readouterr().err
+    assert kept.read_text() == "kept"
