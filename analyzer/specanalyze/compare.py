@@ -19,7 +19,7 @@ from specanalyze.environment import (
     recorder_difference,
     unknown,
 )
-from specanalyze.measured import Measured, measure
+from specanalyze.measured import Measured, measure_each
 from specanalyze.medians import resampled_medians
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
@@ -117,8 +117,7 @@ def compare(
         TraceError: a recording without phases or whole cycles, or a stale baseline.
     """
     return compare_measured(
-        measure(before, phase_map),
-        measure(after, phase_map),
+        *measure_each([before, after], phase_map),
         baseline=baseline,
         accept_differences=accept_differences,
     )

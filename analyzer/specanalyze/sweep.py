@@ -13,7 +13,7 @@ from specanalyze.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.bootstrap import SEED, Floats, resampled_means
 from specanalyze.environment import argument, differences, environment_of
 from specanalyze.line_fit import fit_lines
-from specanalyze.measured import Measured, acceptance_of, measure
+from specanalyze.measured import Measured, acceptance_of, measure_each
 from specanalyze.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.medians import resampled_medians
 from specanalyze.trace import Trace
@@ -125,7 +125,7 @@ def sweep(
     """
     if values is not None and len(values) != len(traces):
         raise UsageError(f"--values: {len(values)} values for {len(traces)} recordings; give one each, in their order")
-    return sweep_measured((measure(trace, phase_map) for trace in traces), over, values)
+    return sweep_measured(measure_each(traces, phase_map), over, values)
 
 
 def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values: Sequence[str] | None = None) -> Sweep:
