@@ -1,14 +1,20 @@
-"""What it costs to get a window's events onto disk: the collector's way against torch's JSON export.
+"""What it costs to get a window's events onto disk: the collector's ways against torch's JSON export.
 
-    python benchmarks/collector_write.py [--events 70000] [--rounds 5] [--device cpu]
+    python benchmarks/collector_write.py [--events 70000] [--rounds 7] [--device cpu]
 
-Records that many operators once with torch.profiler, then times the steps in turns (interleaved, medians). Prints a
-table: seconds, ns an event, and the ratio to export_chrome_trace; then bytes on disk.
+Records that many operators with torch.profiler, then takes the steps in turn, every round anew (interleaved). Printed, per
+step: the median wall time, the median CPU time of the thread (which other work on the machine disturbs less) in ns an event, its
+ratio to export_chrome_trace within the round (median), and who pays: ``step`` is the thread that runs the server's steps, ``lock`` the writer
+thread while it holds the interpreter, ``free`` the writer thread without it. Then bytes on disk.
+
+The goal is stated for what comes after Kineto has stopped: events to a closed Parquet file. Freeing them comes after that; torch.profiler
+frees its events, too, and the export's time doesn't hold that either.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import tempfile
@@ -17,18 +23,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch.profiler import ProfilerActivity
 
 from speccollect.config import WindowSettings
-from speccollect.kineto import KinetoColumns, read_columns
+from speccollect.kineto import KinetoColumns
+from speccollect.kineto_events import CompiledEvents, Events, PythonEvents, events_of, load_reader
+from speccollect.native.build import NotBuilt, build
 from speccollect.part_file import write_part
 from speccollect.segment import Segment
 from speccollect.segment_rows import Origin
 from speccollect.window import WindowResult
 from speccollect.window_rows import window_table
+
+COMPILED = ("compiled: columns", "compiled: rows of the trace", "compiled: Parquet file")
+PYTHON = (
+    "python: events()",
+    "python: columns",
+    "python: rows of the trace",
+    "python: Parquet file",
+)
+FREE = ("compiled: free the events", "python: free the events")
+PAYS = {
+    **dict.fromkeys(("export_chrome_trace", *PYTHON[:2], FREE[1]), "step"),
+    **dict.fromkeys((COMPILED[1], PYTHON[2]), "lock"),
+    **dict.fromkeys((COMPILED[0], COMPILED[2], PYTHON[3], FREE[0]), "free"),
+}
 
 
 def record(events: int, device: str) -> Any:
@@ -41,94 +61,108 @@ def record(events: int, device: str) -> Any:
     return profile
 
 
-def loop_of_tuples(events: list[Any]) -> list[tuple[Any, ...]]:
-    """The plain way: a Python loop that calls each method of each event."""
-    return [
-        (
-            e.start_ns(),
-            e.duration_ns(),
-            e.correlation_id(),
-            e.device_index(),
-            e.device_resource_id(),
-            e.name(),
-            e.device_type(),
-        )
-        for e in events
-    ]
+class Way:
+    """One reader's way from Kineto's memory to a closed file, step by step."""
+
+    def __init__(self, make: Callable[[], Events], parquet_file: Path) -> None:
+        self.make = make
+        self.file = parquet_file
+        self.events: Events | None = None
+        self.columns: KinetoColumns | None = None
+        self.table: Any = None
+
+    def open(self) -> None:
+        self.events = self.make()
+
+    def read(self) -> None:
+        assert self.events is not None
+        self.columns = self.events.columns(pause=None)
+
+    def rows(self) -> None:
+        segment = Segment()
+        segment.reset(0, 0, 0, 1)
+        segment.profile = WindowResult(events=None, columns=self.columns, info={"window": 0}, metadata=False)
+        self.table = window_table(segment, [], Origin(0, os.getpid(), -1), WindowSettings())[0]
+
+    def write(self) -> None:
+        write_part(self.file, self.table, {})
+
+    def free(self) -> None:
+        assert self.events is not None
+        self.events.release()
 
 
-def lists_per_column(events: list[Any]) -> list[list[Any]]:
-    """A list comprehension per column, then numpy."""
-    columns: list[list[Any]] = [
-        [e.start_ns() for e in events],
-        [e.duration_ns() for e in events],
-        [e.correlation_id() for e in events],
-        [e.device_index() for e in events],
-        [e.device_resource_id() for e in events],
-        [e.name() for e in events],
-        [e.device_type() for e in events],
-    ]
-    for column in columns[:5]:
-        np.array(column)
-    return columns
+def one_round(arguments: argparse.Namespace, folder: Path, compiled: bool) -> dict[str, tuple[float, float]]:
+    """Step -> (wall, CPU of this thread), seconds. Each way has a recording of its own: reading it frees it."""
+    times: dict[str, tuple[float, float]] = {}
 
+    def timed(name: str, step: Callable[[], Any]) -> None:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        step()
+        times[name] = (time.perf_counter() - wall, time.thread_time() - cpu)
 
-def steps(profile: Any, json_file: Path, parquet_file: Path) -> dict[str, Callable[[], Any]]:
-    """What is timed, in this order; later steps use what earlier ones left."""
-    result = profile.profiler.kineto_results
-    events = result.events()
-    origin = Origin(0, os.getpid(), -1)
-    segment = Segment()
-    segment.reset(0, 0, 0, 1)
-    held: list[KinetoColumns] = []
-    tables: list[pa.Table] = []
+    if compiled:
+        profile = record(arguments.events, arguments.device)
+        way = Way(lambda: events_of(profile.profiler.kineto_results), folder / "compiled.parquet")
+        way.open()
+        assert isinstance(way.events, CompiledEvents)
+        for name, step in zip((*COMPILED, FREE[0]), (way.read, way.rows, way.write, way.free), strict=True):
+            timed(name, step)
+        del profile
+    profile = record(arguments.events, arguments.device)
+    way = Way(lambda: PythonEvents(profile.profiler.kineto_results), folder / "python.parquet")
+    timed("export_chrome_trace", lambda: profile.export_chrome_trace(str(folder / "trace.json")))
+    for name, step in zip(PYTHON, (way.open, way.read, way.rows, way.write), strict=True):
+        timed(name, step)
 
-    def rows() -> None:
-        segment.profile = WindowResult(events=[], columns=held[0], info={"window": 0}, metadata=False)
-        tables.append(window_table(segment, [], origin, WindowSettings())[0])
+    def free() -> None:
+        nonlocal profile
+        way.free()
+        profile.profiler.kineto_results = None
+        del profile
+        gc.collect(0)
 
-    return {
-        "export_chrome_trace": lambda: profile.export_chrome_trace(str(json_file)),
-        "kineto_results.events()": result.events,
-        "loop, a tuple an event": lambda: loop_of_tuples(events),
-        "list per column": lambda: lists_per_column(events),
-        "read_columns, in slices": lambda: read_columns(events, pause=lambda: time.sleep(0)),
-        "read_columns (ours)": lambda: held.append(read_columns(events, pause=None)),
-        "rows of the trace": rows,
-        "Parquet file": lambda: write_part(parquet_file, tables[0], {}),
-    }
+    timed(FREE[1], free)
+    return times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=70_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    try:
+        build()
+        compiled = load_reader()
+    except NotBuilt as error:
+        compiled = False
+        print(f"no compiled reader: {error}")
     folder = Path(tempfile.mkdtemp())
-    json_file, parquet_file = folder / "trace.json", folder / "rank00000.window000.parquet"
-    seconds: dict[str, list[float]] = {}
-    count = 0
-    for _ in range(arguments.rounds):
-        # Kineto saves a trace once only, so each round has a recording of its own
-        profile = record(arguments.events, arguments.device)
-        count = len(profile.profiler.kineto_results.events())
-        for name, step in steps(profile, json_file, parquet_file).items():
-            begun = time.perf_counter()
-            step()
-            seconds.setdefault(name, []).append(time.perf_counter() - begun)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    ours = ("kineto_results.events()", "read_columns (ours)", "rows of the trace", "Parquet file")
-    medians["all of ours together"] = sum(medians[name] for name in ours)
-    reference = medians["export_chrome_trace"]
-    print(f"{count} events, {arguments.rounds} rounds, {arguments.device}, torch {torch.__version__}")
-    print(f"{'step':28s} {'ms':>9s} {'ns/event':>9s} {'ratio':>7s}")
-    for name, value in medians.items():
-        print(f"{name:28s} {value * 1e3:9.1f} {value / count * 1e9:9.0f} {value / reference:7.3f}")
-    sizes = {"JSON": json_file.stat().st_size, "Parquet": parquet_file.stat().st_size}
+    one_round(arguments, folder, compiled)  # first calls of Arrow
+    rounds = [one_round(arguments, folder, compiled) for _ in range(arguments.rounds)]
+    totals = {"python, events to closed file": PYTHON}
+    if compiled:
+        totals["compiled, events to closed file"] = COMPILED
+    for times in rounds:
+        for name, parts in totals.items():
+            times[name] = (sum(times[part][0] for part in parts), sum(times[part][1] for part in parts))
+    count = arguments.events
+    print(f"about {count} events, {arguments.rounds} rounds, {arguments.device}, torch {torch.__version__}")
+    print(f"{'step':44s} {'pays':5s} {'wall ms':>8s} {'CPU ns/event':>13s} {'of the export: wall':>20s} {'CPU':>7s}")
+    for name in rounds[0]:
+        wall, cpu = (statistics.median(times[name][i] for times in rounds) for i in (0, 1))
+        ratios = [
+            statistics.median(times[name][i] / times["export_chrome_trace"][i] for times in rounds) for i in (0, 1)
+        ]
+        print(
+            f"{name:44s} {PAYS.get(name, ''):5s} {wall * 1e3:8.1f} {cpu / count * 1e9:13.0f} "
+            f"{ratios[0]:20.3f} {ratios[1]:7.3f}"
+        )
+    sizes = {name: (folder / name).stat().st_size for name in ("trace.json", "python.parquet")}
     for name, size in sizes.items():
-        print(f"{name + ' bytes':28s} {size:9d} {size / count:9.1f} {size / sizes['JSON']:7.4f}")
+        print(f"{name + ' bytes':50s} {size:8d} {size / count:13.1f} {size / sizes['trace.json']:20.4f}")
 
 
 if __name__ == "__main__":

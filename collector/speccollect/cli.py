@@ -61,6 +61,13 @@ def _windows(text: str, cpu_ops: bool = False, backend: str = "torch") -> "Windo
     return dataclasses.replace(settings, cpu_ops=True) if cpu_ops else settings
 
 
+def _build_once() -> None:
+    """Before a recording: the compiled reader, so that no server is held while its events are read."""
+    from speccollect.native.build import ensure
+
+    ensure(lambda line: typer.echo(f"speccollect: {line}", err=True))
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"speccollect {__version__}")
@@ -97,6 +104,7 @@ def run(
     _windows("", backend=backend)
     if backend == "cupti":  # graphs are captured long before anything is armed
         os.environ[BACKEND_VARIABLE] = backend
+    _build_once()
     launch(context.args, _folder(folder), nsys_output=nsys_output if nsys else None)
 
 
@@ -159,6 +167,7 @@ def request(
         for _ in range(repeat)
         for text in prompts
     ]
+    _build_once()
     with progress(max_tokens * len(bodies)) as on_tokens:
         session = record_requests(
             _folder(folder),
@@ -174,6 +183,23 @@ def request(
             on_tokens=on_tokens,
         )
     show_session(session)
+
+
+@app.command()
+def build(
+    again: Annotated[bool, typer.Option("--again", help="Compile it even if it is there.")] = False,
+) -> None:
+    """Compile the reader of the profiler's events for the torch that is installed here (run and request do it, too)."""
+    from speccollect.native.build import NotBuilt
+    from speccollect.native.build import build as compile_it
+    from specschema.errors import TraceError
+
+    try:
+        typer.echo(f"{compile_it(again=again)}")
+    except NotBuilt as error:
+        raise TraceError(
+            f"no compiled reader: {error}; recording works without it, each window holds the server longer"
+        ) from error
 
 
 @app.command()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from speccollect.cupti_columns import ClockFit, RecordKinds, read_records
@@ -159,6 +159,30 @@ class CuptiProfiler:
 
     def _call_name(self, runtime: bool, callback: int) -> str:
         return call_name(self._cupti, runtime, callback)
+
+
+class CuptiEvents:
+    """A closed window's records: what ``kineto_events.Events`` is for Kineto's. Stops the profiler when it is made."""
+
+    reader = "cupti-python"
+    off_thread = False
+
+    def __init__(self, profiler: CuptiProfiler) -> None:
+        self._profiler = profiler
+        self._records: list[Any] = profiler.stop()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def columns(self, *, pause: Callable[[], None] | None) -> KinetoColumns:
+        return self._profiler.read(self._records, pause=pause)
+
+    def texts(self, rows: Sequence[int]) -> Iterator[str]:
+        """cupti-python's records carry none."""
+        return iter("" for _ in rows)
+
+    def release(self) -> None:
+        self._records = []
 
 
 @functools.lru_cache(maxsize=4096)

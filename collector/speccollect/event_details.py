@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -76,20 +76,19 @@ def parse_details(text: str) -> dict[str, Any]:
     return found
 
 
-def read_details(events: Sequence[Any], rows: Iterable[int], *, pause: Any) -> dict[str, pa.Array]:
+def read_details(texts: Iterable[str], *, pause: Callable[[], None]) -> dict[str, pa.Array]:
     """Detail columns of some events.
 
     Args:
-        events: ``_KinetoEvent`` objects of a profiler that was asked for its text.
-        rows: which of them, in the order of the result.
+        texts: the profiler's text of each, in the order of the result.
         pause: called after each slice.
 
     Returns:
         Column name -> Arrow array, for the columns that any of the events fills.
     """
     columns: dict[str, list[Any]] = {name: [] for name in DETAIL_COLUMNS}
-    for done, row in enumerate(rows, start=1):
-        details = parse_details(events[row].metadata_json())
+    for done, text in enumerate(texts, start=1):
+        details = parse_details(text)
         for name, values in columns.items():
             values.append(details.get(name))
         if done % (SLICE // 4) == 0:

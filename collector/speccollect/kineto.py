@@ -1,6 +1,6 @@
-"""Kineto's events -> numpy columns, straight from its memory and in slices that let the serving thread run.
+"""Kineto's events -> numpy columns: what a column holds, and the Python reader, in slices that let the serving thread run.
 
-A Python object per event exists anyway (``kineto_results.events()``); what costs is calling its methods. One
+The Python reader gets a Python object per event (``kineto_results.events()``); what costs is calling its methods. One
 ``numpy.fromiter`` over ``map`` of the unbound method per column was the fastest of the ways tried
 (benchmarks/collector_write.py): 40 to 60 % of a loop that builds a tuple per event.
 """
@@ -60,8 +60,7 @@ class KinetoColumns:
 
     def of_type(self, *types: str) -> npt.NDArray[np.bool_]:
         """Mask of the rows of some activity types."""
-        wanted = [code for code, name in enumerate(self.types) if name in types]
-        return np.isin(self.type, wanted)
+        return np.array([name in types for name in self.types] or [False], dtype=np.bool_)[self.type]
 
     def name_mask(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Mask of the rows whose name passes a test; the test sees each name once."""
@@ -85,8 +84,12 @@ def guessed_type(name: str, on_device: bool, user: bool) -> str:
     return "cpu_op"
 
 
-def _guess_types(events: Sequence[Any], columns: KinetoColumns) -> tuple[npt.NDArray[np.int32], list[str]]:
+def types_of(event_of: Callable[[int], Any], columns: KinetoColumns) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Type codes where torch tells none: decided once for each different (name, device, resource).
+
+    Args:
+        event_of: row -> ``_KinetoEvent``.
+        columns: all other columns.
 
     A host row and a device row of one name differ in device or resource: process and thread ids against a device ordinal
     and a stream, and no process has both the id of a device and a thread with the id of one of its streams.
@@ -98,7 +101,7 @@ def _guess_types(events: Sequence[Any], columns: KinetoColumns) -> tuple[npt.NDA
     types = _Codes()
     codes = []
     for row in first.tolist():
-        event = events[row]
+        event = event_of(row)
         on_device = str(event.device_type()).rpartition(".")[2] != "CPU"
         codes.append(types[guessed_type(event.name(), on_device, event.is_user_annotation())])
     return np.array(codes, dtype=np.int32)[inverse], list(types)
@@ -153,5 +156,5 @@ def read_columns(events: Sequence[Any], *, pause: Callable[[], None] | None) -> 
         types=list(types),
     )
     if count and not types:
-        columns.type, columns.types = _guess_types(events, columns)
+        columns.type, columns.types = types_of(events.__getitem__, columns)
     return columns

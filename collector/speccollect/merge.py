@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speccollect.control import read_command, recording_folder
-from speccollect.part_file import PART_NAME, writer_options
+from speccollect.part_file import PART_NAME, read_part, writer_options
 from speccollect.status import RankStatus, alive, read_statuses
 from speccollect.totals import TOTAL_COLUMNS, rank_totals
 from specschema import metadata
@@ -217,7 +217,7 @@ def merge(
         )
     )
     try:
-        rows = _write(parts, output, schema, requests, force)
+        rows = _write(parts, output, schema, requests, force, problems)
     except OSError as error:
         raise TraceError(
             f"{output} can't be written ({error.strerror or error}); nothing is lost, the ranks' files are in {source}: "
@@ -248,23 +248,33 @@ def _clock(parts: list[Part]) -> dict[str, Any]:
 
 
 def _facts(parts: list[Part], problems: list[str]) -> pa.Table:
-    """TOTAL_COLUMNS of the cycle and request rows of one rank. A file whose body is damaged is taken out of ``parts``."""
+    """TOTAL_COLUMNS of the cycle and request rows of one rank; a file whose body is damaged is named."""
     tables = []
     for part in list(parts):
         if part.kind == "nodes":
             continue
         try:
             filters = [("kind", "in", ["cycle", "request"])]
-            tables.append(
-                pq.read_table(part.path, columns=list(TOTAL_COLUMNS), filters=filters).replace_schema_metadata()
-            )
+            columns = [name for name in TOTAL_COLUMNS if name in pq.read_schema(part.path).names]
+            tables.append(pq.read_table(part.path, columns=columns, filters=filters).replace_schema_metadata())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            problems.append(f"{part.path.name} is damaged ({str(error).splitlines()[0][:200]})")
+            problems.append(_damaged(part, error))
     empty = EVENT_SCHEMA.remove_metadata().empty_table().select(list(TOTAL_COLUMNS))
     return pa.concat_tables([*tables, empty], promote_options="permissive").unify_dictionaries()
 
 
-def _write(parts: list[Part], output: Path, schema: pa.Schema, requests: pa.Table | None, force: bool) -> int:
+def _damaged(part: Part, error: Exception) -> str:
+    return f"{part.path.name} is damaged ({str(error).splitlines()[0][:200]})"
+
+
+def _write(
+    parts: list[Part],
+    output: Path,
+    schema: pa.Schema,
+    requests: pa.Table | None,
+    force: bool,
+    problems: list[str],
+) -> int:
     """One row group per rank and window; the rest of a rank in groups of at most about ROWS_PER_GROUP rows."""
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -288,15 +298,17 @@ def _write(parts: list[Part], output: Path, schema: pa.Schema, requests: pa.Tabl
                     rows += flush(waiting)
                     rank = part.rank
                 try:
-                    table = pq.read_table(part.path).replace_schema_metadata()
-                except (pa.ArrowInvalid, OSError):
-                    continue  # named by _facts
+                    table = read_part(part.path)
+                except (pa.ArrowInvalid, OSError) as error:
+                    if not any(said.startswith(f"{part.path.name} is damaged") for said in problems):  # by _facts
+                        problems.append(_damaged(part, error))
+                    continue
                 if part.kind == "segment":
-                    waiting.append(table.cast(EVENT_SCHEMA.remove_metadata()))
+                    waiting.append(table)
                     if sum(t.num_rows for t in waiting) >= ROWS_PER_GROUP:
                         rows += flush(waiting)
                 else:
-                    rows += flush([table.cast(EVENT_SCHEMA.remove_metadata())])
+                    rows += flush([table])
             rows += flush(waiting)
         _name(temporary, output, force)
     finally:

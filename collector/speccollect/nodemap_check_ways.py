@@ -12,7 +12,7 @@ import torch
 
 from speccollect.cupti_profiler import CuptiProfiler
 from speccollect.event_details import read_details
-from speccollect.kineto import DEVICE_TYPES, KinetoColumns, read_columns
+from speccollect.kineto import DEVICE_TYPES, KinetoColumns
 from speccollect.nodemap import CAPTURED, graph_id_of
 from speccollect.nodemap_check_sessions import fewest, replays_of, settle
 from speccollect.nodemap_replays import captured_graphs
@@ -54,9 +54,9 @@ def by_kineto_text(work: Callable[[], object]) -> KinetoColumns:
     work()
     torch.cuda.synchronize()
     events = profiler.stop()
-    columns = read_columns(events, pause=None)
+    columns = events.columns(pause=None)
     rows = np.flatnonzero(columns.of_type(*DEVICE_TYPES))
-    details = read_details(events, rows.tolist(), pause=lambda: None) if profiler.metadata else {}
+    details = read_details(events.texts(rows.tolist()), pause=lambda: None) if profiler.metadata else {}
     if "node" in details:
         node = np.full(len(columns), -1, dtype=np.int64)
         node[rows] = details["node"].fill_null(-1).to_numpy()

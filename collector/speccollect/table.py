@@ -29,12 +29,13 @@ def known(values: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
     return pa.array(values, mask=values < 0).cast(type_)
 
 
-def event_table(rows: int, columns: Mapping[str, Any]) -> pa.Table:
+def event_table(rows: int, columns: Mapping[str, Any], *, sparse: bool = False) -> pa.Table:
     """Rows of the event table.
 
     Args:
         rows: number of rows.
         columns: column name -> Arrow array, numpy array, list, or a scalar for all rows (None: null).
+        sparse: leave out the columns that are not given, to be joined with others by ``joined``.
 
     Returns:
         Table with EVENT_SCHEMA's columns, in its order, without metadata.
@@ -45,8 +46,9 @@ def event_table(rows: int, columns: Mapping[str, Any]) -> pa.Table:
     unknown = set(columns) - set(EVENT_SCHEMA.names)
     if unknown:
         raise KeyError(sorted(unknown))
-    arrays = []
-    for field in EVENT_SCHEMA:
+    arrays: list[pa.Array] = []
+    fields = [field for field in EVENT_SCHEMA if not sparse or columns.get(field.name) is not None]
+    for field in fields:
         value = columns.get(field.name)
         if value is None:
             arrays.append(pa.nulls(rows, field.type))
@@ -62,4 +64,15 @@ def event_table(rows: int, columns: Mapping[str, Any]) -> pa.Table:
             arrays.append(pa.array(value, type=pa.string()).dictionary_encode())
         else:
             arrays.append(pa.array(value, type=field.type))
-    return pa.Table.from_arrays(arrays, schema=EVENT_SCHEMA)
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of ``event_table`` one below the other, with the columns that any of them has, in the schema's order."""
+    whole = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+    return whole.select([name for name in EVENT_SCHEMA.names if name in whole.column_names])
+
+
+def present(table: pa.Table) -> pa.Table:
+    """The columns that hold anything: two thirds of the schema's are null in a window, and half of its writing time."""
+    return table.select([name for name in table.column_names if table[name].null_count < len(table) or name == "kind"])

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from speccollect.config import WindowSettings
-from speccollect.cupti_profiler import CuptiProfiler
-from speccollect.kineto import DEVICE_TYPES, KinetoColumns, read_columns
+from speccollect.cupti_profiler import CuptiEvents, CuptiProfiler
+from speccollect.kineto import DEVICE_TYPES, KinetoColumns
+from speccollect.kineto_events import Events
 from speccollect.nodemap_replays import ReplayStamps
 from speccollect.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
 from speccollect.ranges import external_profiler
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("speccollect")
 
 READ_AT_ONCE: Final = 200_000
-"""Events that are read while the serving thread is held anyway: 1 to 5 us each, a third of what stopping costs.
-Read by the writer thread instead, 34 000 events took 1.2 s on an H200 and made 60 untraced cycles up to three times
-slower (two threads passing one interpreter lock). Larger windows are left to the writer thread, in slices."""
+"""Events that are read while the serving thread is held anyway, where the reader holds the interpreter lock: 1 to 5 us
+each, a third of what stopping costs. Read by the writer thread instead, 34 000 events took 1.2 s on an H200 and made 60
+untraced cycles up to three times slower (two threads passing one lock). Larger windows are left to the writer thread, in
+slices; and so are all windows where the reader is compiled."""
 
 SETTLE_CYCLES: Final = 4
 """Least number of cycles between two windows on a GPU. With TEARDOWN_CUPTI=1 Kineto detaches at the first CUDA calls after
@@ -43,20 +45,18 @@ class WindowResult:
     """A closed window as the serving thread leaves it.
 
     Attributes:
-        events: Kineto's events; empty when ``columns`` has everything.
+        events: what the profiler left; None when ``columns`` has everything.
         columns: the events, read; None while they wait for the writer thread.
         info: what the trace's metadata says about the window.
         metadata: whether the events carry the profiler's text.
         replays: which captured graph each replay ran; None where no graph can be told.
-        read: makes columns of the events.
     """
 
-    events: list[Any]
+    events: Events | None
     columns: KinetoColumns | None
     info: dict[str, Any]
     metadata: bool
     replays: ReplayStamps | None = None
-    read: Callable[..., KinetoColumns] = read_columns
 
 
 class Windows:
@@ -211,17 +211,22 @@ class Windows:
             return
         profiler, replays = self._profiler, self._replays
         self._detach()
+        held_from = time.perf_counter_ns()
         closed_ns = time.time_ns()
         columns = None
-        read = profiler.read if isinstance(profiler, CuptiProfiler) else read_columns
         try:
-            events = profiler.stop()
-            count = len(events)
+            events: Events | None
+            if isinstance(profiler, CuptiProfiler):
+                events = CuptiEvents(profiler)
+            else:
+                events = profiler.stop()
+            count, reader = len(events), events.reader
             begun = time.perf_counter_ns()
-            if count <= READ_AT_ONCE:
-                columns = read(events, pause=None)
+            if not events.off_thread and count <= READ_AT_ONCE:
+                columns = events.columns(pause=None)
                 if not profiler.metadata:
-                    events = []
+                    events.release()
+                    events = None
         except Exception as error:  # noqa: BLE001  its cycles stay, with their phases; what the profiler saw is lost
             recording.lost.windows += 1
             recording.say(
@@ -232,7 +237,8 @@ class Windows:
             self._next()
             return
         read_cost_ns = time.perf_counter_ns() - begun
-        self._say_if_empty(recording, profiler, columns, 0 if replays is None else replays.count)
+        if columns is not None:
+            self._look(recording, profiler, columns, 0 if replays is None else replays.count)
         number = self._index
         if cut is not None:
             recording.say(f"window {number} is cut: {cut}")
@@ -255,12 +261,13 @@ class Windows:
                     "stop_cost_ns": profiler.stop_cost_ns,
                     "events_cost_ns": profiler.events_cost_ns,
                     "read_cost_ns": read_cost_ns,
+                    "held_ns": time.perf_counter_ns() - held_from,
+                    "reader": reader,
                     # the same dictionary until the window is written: reading on the writer thread adds to it
                     **({"cupti": profiler.facts} if isinstance(profiler, CuptiProfiler) else {}),
                 },
                 metadata=profiler.metadata,
                 replays=replays,
-                read=read,
             )
         else:
             recording.lost.windows += 1
@@ -268,15 +275,15 @@ class Windows:
         recording.rotate()
         self._next()
 
-    def _say_if_empty(
-        self, recording: Recording, profiler: Profiler | CuptiProfiler, columns: KinetoColumns | None, replays: int
+    def _look(
+        self, recording: Recording, profiler: Profiler | CuptiProfiler, columns: KinetoColumns, replays: int
     ) -> None:
-        """A window without device activity although graphs ran says nothing about the device: not that it was idle."""
-        if columns is None or replays == 0 or columns.of_type(*DEVICE_TYPES).any():
-            return
-        recording.say(f"window {self._index} is empty: {replays} graph replays ran, but {profiler.kind} saw none")
-        if isinstance(profiler, CuptiProfiler):
-            self._no_cupti(recording, "its window was empty")
+        """Whether a window that was read here saw the device; cupti-python is left out from now on if it did not."""
+        why = empty_window(self._index, profiler.kind, int(columns.of_type(*DEVICE_TYPES).sum()), replays)
+        if why is not None:
+            recording.say(why)
+            if isinstance(profiler, CuptiProfiler):
+                self._no_cupti(recording, "its window was empty")
 
     def drop(self) -> None:
         """Stop the profiler and forget its events."""
@@ -297,6 +304,14 @@ class Windows:
         self.range_type = None
         self.attached = False
         self._profiler = None
+
+
+def empty_window(number: int, kind: str, device_records: int, replays: int | None) -> str | None:
+    """What to say of a window without device activity although graphs ran: it says nothing about the device, not that it was
+    idle. None for any other window."""
+    if device_records or not replays:
+        return None
+    return f"window {number} is empty: {replays} graph replays ran, but {kind} saw none"
 
 
 def open_windows(settings: WindowSettings, say: Callable[[str], None]) -> Windows | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,23 @@ from speccollect import segment as seg
 from speccollect.config import WindowSettings
 from speccollect.event_details import read_details
 from speccollect.kineto import DEVICE_TYPES, PAUSE_SECONDS, KinetoColumns
+from speccollect.kineto_events import CompiledEvents
 from speccollect.nodemap import CAPTURED
 from speccollect.nodemap_replays import captured_graphs
 from speccollect.segment import Segment
 from speccollect.segment_rows import Origin, cycle_rows, phase_rows
-from speccollect.table import coded, event_table, known
+from speccollect.table import coded, event_table, joined, known, present
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
+
+if TYPE_CHECKING:
+    from speccollect.window import WindowResult
+
+logger = logging.getLogger("speccollect")
 
 GRAPH_LAUNCHES: Final = ("cudaGraphLaunch", "cuGraphLaunch")
 LAUNCH_TYPES: Final = ("cuda_runtime", "cuda_driver")
+
+Texts = Callable[[Sequence[int]], Iterator[str]]
 
 CLOCK_NS: Final = 1_000
 """How far the profiler's clock and the stamps' may lie apart (both count Unix time from the same counter)."""
@@ -34,19 +43,41 @@ def pause() -> None:
     time.sleep(PAUSE_SECONDS)
 
 
+def read_window(profile: WindowResult) -> None:
+    """Make columns of a closed window's events; where the compiled reader fails, the Python reader does it.
+
+    Raises:
+        Exception: whatever the reader raised; the window is lost then.
+    """
+    events = profile.events
+    if profile.columns is not None or events is None:
+        return
+    begun = time.perf_counter_ns()
+    try:
+        profile.columns = events.columns(pause=pause)
+    except Exception as error:
+        if not isinstance(events, CompiledEvents):
+            raise
+        logger.warning("speccollect: the compiled reader failed (%s); the Python reader is used", error)
+        profile.events = events = events.plain()
+        profile.columns = events.columns(pause=pause)
+    profile.info |= {"reader": events.reader, "read_cost_ns": time.perf_counter_ns() - begun, "read_by": "writer"}
+
+
 def window_table(
     segment: Segment, names: Sequence[str], origin: Origin, settings: WindowSettings
 ) -> tuple[pa.Table, dict[str, Any], int]:
-    """Rows of one window.
+    """Rows of one window, whose events ``read_window`` has read.
 
     Returns:
         The table; what the metadata says about the window; how many of our ranges were never closed.
     """
     profile = segment.profile
     assert profile is not None
+    columns = profile.columns
+    assert columns is not None
     begun_ns = time.time_ns()
     events = profile.events
-    columns = profile.columns if profile.columns is not None else profile.read(events, pause=pause)
     info = dict(profile.info)
     # without device records although graphs were replayed the profiler was blind, the device not idle
     info["device_records"] = int(columns.of_type(*DEVICE_TYPES).sum())
@@ -57,13 +88,14 @@ def window_table(
         keep = columns.start < limit_ns
         info["cut"] = f"more than {settings.max_events} events: kept what began before {limit_ns}"
         info["cut_ns"] = limit_ns
+    texts = events.texts if events is not None and profile.metadata else None
     tables = [
-        _device_rows(columns, keep, events if profile.metadata else None, origin, segment),
+        _device_rows(columns, keep, texts, origin, segment),
         _launch_rows(columns, keep, origin, segment),
         _operator_rows(columns, keep, origin, segment),
     ]
-    if profile.metadata:
-        tables.append(_collective_rows(columns, keep, events, origin, segment))
+    if texts is not None:
+        tables.append(_collective_rows(columns, keep, texts, origin, segment))
     ours = (
         keep
         & columns.of_type("user_annotation")
@@ -77,11 +109,11 @@ def window_table(
         cycles, open_cycles = cycle_rows(segment, names, origin)
         phases, open_phases = phase_rows(segment, names, origin)
         unclosed = open_cycles + open_phases
-    tables += [cycles, phases]
-    profile.events, profile.columns = [], None
+    tables += [present(cycles), present(phases)]
+    profile.columns = None
     info["rows"] = sum(t.num_rows for t in tables)
-    info["read_ns"] = [begun_ns, time.time_ns()]
-    return pa.concat_tables(tables).unify_dictionaries(), info, unclosed
+    info["rows_ns"] = [begun_ns, time.time_ns()]
+    return joined([table for table in tables if table.num_rows] or tables), info, unclosed
 
 
 def _common(
@@ -102,14 +134,14 @@ def _common(
 def _device_rows(
     columns: KinetoColumns,
     keep: npt.NDArray[np.bool_],
-    events: Sequence[Any] | None,
+    texts: Texts | None,
     origin: Origin,
     segment: Segment,
 ) -> pa.Table:
     rows = np.flatnonzero(keep & columns.of_type(*DEVICE_TYPES))
     kinds = list(dict.fromkeys(DEVICE_TYPES.values()))
     code_of = np.array([kinds.index(DEVICE_TYPES[t]) if t in DEVICE_TYPES else -1 for t in columns.types] or [-1])
-    details = read_details(events, rows.tolist(), pause=pause) if events is not None and len(rows) else {}
+    details = read_details(texts(rows.tolist()), pause=pause) if texts is not None and len(rows) else {}
     told = {name: values[rows] for name, values in columns.details.items()}
     ran = told.pop("graph_id", None)
     details |= {name: known(values, pa.int64()) for name, values in told.items()}
@@ -128,6 +160,7 @@ def _device_rows(
             "stream": columns.resource[rows],
             **details,
         },
+        sparse=True,
     )
 
 
@@ -146,8 +179,10 @@ def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Or
     """Host calls that put work on a device: by name, or because device work names them."""
     calls = keep & columns.of_type(*LAUNCH_TYPES)
     named = columns.name_mask(lambda name: any(word in name for word in ("Launch", "Memcpy", "Memset")))
-    used = np.isin(columns.correlation, columns.correlation[columns.of_type(*DEVICE_TYPES)])
-    rows = np.flatnonzero(calls & (named | used))
+    unnamed = np.flatnonzero(calls & ~named)
+    used = np.isin(columns.correlation[unnamed], columns.correlation[columns.of_type(*DEVICE_TYPES)])
+    calls[unnamed[~used]] = False
+    rows = np.flatnonzero(calls)
     return event_table(
         len(rows),
         {
@@ -155,6 +190,7 @@ def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Or
             "tid": columns.resource[rows],
             "correlation": columns.correlation[rows],
         },
+        sparse=True,
     )
 
 
@@ -166,22 +202,24 @@ def _operator_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: 
     return event_table(
         len(rows),
         {**_common(columns, rows, "op", origin, segment.window), "tid": columns.resource[rows]},
+        sparse=True,
     )
 
 
 def _collective_rows(
-    columns: KinetoColumns, keep: npt.NDArray[np.bool_], events: Sequence[Any], origin: Origin, segment: Segment
+    columns: KinetoColumns, keep: npt.NDArray[np.bool_], texts: Texts, origin: Origin, segment: Segment
 ) -> pa.Table:
     """Collectives as the framework called them, where the profiler's text describes them."""
     rows = np.flatnonzero(
         keep & columns.of_type("cpu_op", "user_annotation") & columns.name_mask(lambda n: n == "record_param_comms")
     )
-    details = read_details(events, rows.tolist(), pause=pause) if len(rows) else {}
+    details = read_details(texts(rows.tolist()), pause=pause) if len(rows) else {}
     if "op" not in details:
         return event_table(0, {})
     table = event_table(
         len(rows),
         {**_common(columns, rows, "collective", origin, segment.window), "tid": columns.resource[rows], **details},
+        sparse=True,
     )
     return table.filter(pc.is_valid(table["op"]))
 

@@ -17,6 +17,7 @@ from speccollect import __version__
 from speccollect.control import recording_folder
 from speccollect.fingerprint import environment
 from speccollect.identity import Identity
+from speccollect.kineto_events import load_reader
 from speccollect.node_rows import node_table
 from speccollect.part_file import write_part
 from speccollect.recording import Recording
@@ -24,7 +25,8 @@ from speccollect.segment import Segment
 from speccollect.segment_rows import COMMITTING_MODES, Origin, cycle_rows, phase_rows
 from speccollect.status import RankStatus, write_status
 from speccollect.table import event_table
-from speccollect.window_rows import window_table
+from speccollect.window import WindowResult, empty_window
+from speccollect.window_rows import read_window, window_table
 from specschema.errors import TraceError
 
 if TYPE_CHECKING:
@@ -111,6 +113,8 @@ class Writer(threading.Thread):
 
     def _work(self) -> None:
         self._files.mkdir(mode=0o700, exist_ok=True)
+        if self._recording.windows is not None:
+            load_reader()
         self._environment = environment(self._server)
         self._write_nodes()
         moved_since: float | None = None
@@ -161,9 +165,15 @@ class Writer(threading.Thread):
         recording = self._recording
         names = list(recording.names)
         window: dict[str, Any] | None = None
-        if segment.profile is not None:
+        profile = segment.profile
+        if profile is not None and not self._read(profile):
+            segment.profile = profile = None
+        if profile is not None:
             table, window, unclosed = window_table(segment, names, self._origin, recording.settings)
             segment.profile = None
+            why = empty_window(window["window"], window["profiler"], window["device_records"], window["graph_replays"])
+            if why is not None:
+                recording.say(why)
             path = self._files / f"rank{self._origin.rank:05d}.window{segment.window:03d}.parquet"
             self._windows += 1
         else:
@@ -177,6 +187,21 @@ class Writer(threading.Thread):
         self._unclosed += unclosed
         write_part(path, table, self.sections(window))
         self._written += 1
+        if profile is not None and profile.events is not None:
+            profile.events.release()  # last: it takes longer than all the rest
+
+    def _read(self, profile: WindowResult) -> bool:
+        """Whether a window's events could be read; without them its cycles stay, with their phases."""
+        try:
+            read_window(profile)
+        except Exception as error:  # noqa: BLE001  what the profiler saw is lost
+            number = profile.info.get("window")
+            self._recording.lost.windows += 1
+            self._recording.say(
+                f"window {number} is lost: its events could not be read ({type(error).__name__}: {error})"
+            )
+            return False
+        return True
 
     def _write_nodes(self) -> None:
         if self._nodes:

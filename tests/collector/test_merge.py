@@ -139,11 +139,24 @@ def test_unreadable_file_is_named_and_the_rest_kept(recorded: Path, damage: str)
 def test_damaged_body_of_a_file_is_named(recorded: Path) -> None:
     path = recorded / "recording000001" / "rank00001.window000.parquet"
     content = bytearray(path.read_bytes())
-    content[4:2000] = os.urandom(1996)
+    body = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[4:body] = os.urandom(body - 4)
     path.write_bytes(content)
     merged = merge(recorded, recorded / "trace.parquet")
     assert any("rank00001.window000.parquet is damaged" in problem for problem in merged.problems)
     assert merged.ranks == [0, 1]
+
+
+def test_damage_in_a_column_that_only_the_merge_reads_is_named(recorded: Path) -> None:
+    path = recorded / "recording000001" / "rank00001.window000.parquet"
+    group = pq.read_metadata(path).row_group(0)
+    column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == "pid")
+    begin = column.dictionary_page_offset or column.data_page_offset
+    content = bytearray(path.read_bytes())
+    content[begin : begin + column.total_compressed_size] = os.urandom(column.total_compressed_size)
+    path.write_bytes(content)
+    merged = merge(recorded, recorded / "trace.parquet")
+    assert any("rank00001.window000.parquet is damaged" in problem for problem in merged.problems)
 
 
 def test_each_finished_file_is_a_trace_of_its_own(recorded: Path) -> None:

@@ -60,7 +60,8 @@ WINDOW_ONLY = [
     (PROFILER + "prepare", 1),
     (PROFILER + "start", 1),
     (PROFILER + "stop", 1),
-    ("speccollect.window:read_columns", 1),
+    ("speccollect.profiler:events_of", 1),
+    (WRITER + "read_window", 1),
 ]
 """The profiler fails: its window is lost and the phases go on."""
 
