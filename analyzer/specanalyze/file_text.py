@@ -10,11 +10,12 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, cast
-
-from isal import isal_zlib
+from typing import TYPE_CHECKING, Final, cast
 
 from specschema.errors import TraceError
+
+if TYPE_CHECKING:
+    from isal import isal_zlib
 
 CHUNK_BYTES: Final = 4 << 20
 """Text handed on at once. Larger chunks are no faster; smaller ones make the columns of a chunk dearer than its rows."""
@@ -23,7 +24,6 @@ EXPANSION: Final = 100
 """gzip shrinks the JSON of real traces 14 to 28 times, and nothing more than 1032 times."""
 _LIFTED: Final = "SPECANALYZE_ANY_EXPANSION"
 _READ_BYTES: Final = 1 << 16
-_DAMAGED: Final = (cast(type[Exception], isal_zlib.error), zlib.error)
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 Progress = Callable[[int], None]
@@ -69,11 +69,14 @@ class FileText:
             yield from self._inflated(first, file.read)
 
     def _inflated(self, data: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+        from isal import isal_zlib  # 10 ms that plain text need not wait for
+
+        damaged = (cast(type[Exception], isal_zlib.error), zlib.error)
         member = isal_zlib.decompressobj(wbits=31)
         made = 0
         limit = max(FREE_BYTES, EXPANSION * self.path.stat().st_size)
         while data:
-            text = self._inflate(member, data)
+            text = self._inflate(member, data, damaged)
             if text is None:
                 return
             made += len(text)
@@ -95,10 +98,10 @@ class FileText:
         if not member.eof:
             self.early_end = "its gzip stream ends early"
 
-    def _inflate(self, member: isal_zlib.Decompress, data: bytes) -> bytes | None:
+    def _inflate(self, member: isal_zlib.Decompress, data: bytes, damaged: tuple[type[Exception], ...]) -> bytes | None:
         try:
             text: bytes = member.decompress(data)
-        except _DAMAGED as error:
+        except damaged as error:
             self.early_end = f"its gzip stream is damaged ({error})"
             return None
         return text

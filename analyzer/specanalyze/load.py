@@ -8,19 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.parquet as pq
-
 from specanalyze import kineto, profiler_folders, sidecars
 from specanalyze.event_bounds import bounded
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
 from specanalyze.kineto_columns import Row
-from specanalyze.nsys_report import nsys_inputs, open_report
-from specanalyze.parquet_bounds import DAMAGED
+from specanalyze.nsys_inputs import nsys_inputs
 from specanalyze.plain_text import plain_document
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
-from specanalyze.trace_files import read_trace
 from specschema.errors import TraceError, UsageError
 from specschema.metadata import VERSION_KEY
 
@@ -60,6 +56,8 @@ def open_trace(
         raise UsageError(f"device {device!r} is not known: cpu or cuda")
     name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
     if nsys := nsys_inputs(paths):
+        from specanalyze.nsys_report import open_report  # what reads a form loads when the form is met
+
         opened = open_report(nsys, name=name, salvage=salvage, device=device, progress=progress)
         return _with_sidecars(opened, cycles, node_map, salvage=salvage)
     files, folder = _files(paths)
@@ -79,6 +77,8 @@ def open_trace(
             raise UsageError(
                 f"this folder holds both {parquet[0].name} and torch.profiler files ({others[0]}): give the files you mean"
             )
+        from specanalyze.trace_files import read_trace
+
         trace = read_trace(parquet, name=name, salvage=salvage, device=device, progress=progress)
     return _with_sidecars(trace, cycles, node_map, salvage=salvage)
 
@@ -124,6 +124,10 @@ def _is_parquet(path: Path) -> bool:
 
 def _is_foreign(path: Path) -> bool:
     """A whole Parquet file that is no trace of ours."""
+    import pyarrow.parquet as pq
+
+    from specanalyze.parquet_bounds import DAMAGED
+
     try:
         return VERSION_KEY.encode() not in (pq.read_metadata(path).metadata or {})
     except DAMAGED:

@@ -14,11 +14,6 @@ from specanalyze.parquet_bounds import DAMAGED, bare, family, reason, refuse_bom
 from specschema.errors import TraceError
 
 
-def is_parquet_export(folder: Path) -> bool:
-    """A folder that holds at least one table of events under its own name."""
-    return folder.is_dir() and any((folder / f"{table}.parquet").is_file() for table in nsys.EVENT_TABLES)
-
-
 class ParquetTables:
     """See ``nsys_tables.Tables``.
 

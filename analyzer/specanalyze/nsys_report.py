@@ -18,53 +18,18 @@ import polars as pl
 from specanalyze import nsys_tables as nsys
 from specanalyze.event_frame import count_kinds, table
 from specanalyze.nsys_device import device_work, launches, texts
+from specanalyze.nsys_inputs import is_sqlite
 from specanalyze.nsys_install import MISSING, find
-from specanalyze.nsys_parquet import ParquetTables, is_parquet_export
+from specanalyze.nsys_parquet import ParquetTables
 from specanalyze.nsys_ranges import host_ranges
-from specanalyze.nsys_sqlite import SqliteTables, is_sqlite
+from specanalyze.nsys_sqlite import SqliteTables
 from specanalyze.recordings import rank_in_name
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
 
-REPORT_ENDING: Final = ".nsys-rep"
 _NEWEST_MAJOR: Final = 3
 _WORKER: Final = re.compile(r"(?<![A-Za-z])(?:TP|rank)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 """``sglang::scheduler_TP3``, ``VLLM::Worker_TP1``: what servers call their processes."""
-
-
-def nsys_inputs(paths: Sequence[Path]) -> list[Path]:
-    """The paths, folders searched, when they are a recording of Nsight Systems; none when they are not.
-
-    A folder counts when it is a Parquet export, or holds SQLite exports or reports and no trace of another form.
-
-    Raises:
-        UsageError: files of Nsight Systems beside files of another form.
-    """
-    found: list[Path] = []
-    others: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = [path] if is_parquet_export(path) else _in_folder(path)
-            (found if inside else others).extend(inside or [path])
-        elif path.is_file() and (path.suffix == REPORT_ENDING or is_sqlite(path)):
-            found.append(path)
-        else:
-            others.append(path)
-    if found and others:
-        raise UsageError(
-            f"{found[0].name} and {others[0].name} are of different forms: give the files of one recording"
-        )
-    return found
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    if any(folder.glob("*.json")) or any(folder.glob("*.json.gz")) or any(folder.glob("*.parquet")):
-        return []
-    sqlite = sorted(path for path in folder.glob("*.sqlite") if path.is_file() and is_sqlite(path))
-    exported = {path.stem for path in sqlite}  # nsys stats leaves its export beside the report
-    reports = sorted(path for path in folder.glob(f"*{REPORT_ENDING}") if path.stem not in exported)
-    exports = sorted(path for path in folder.iterdir() if is_parquet_export(path))
-    return [*sqlite, *reports, *(path for path in exports if not (sqlite or reports))]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from urllib.parse import quote
 import polars as pl
 
 from specanalyze import nsys_tables as nsys
-from specschema.errors import TraceError, UsageError
+from specschema.errors import TraceError
 
-MAGIC: Final = b"SQLite format 3\0"
 _BATCH: Final = 1 << 16
 _TEXT_BATCH: Final = 512
 _LONGEST_TEXT: Final = 1 << 20
@@ -25,20 +24,6 @@ _FREE_TEXT: Final = 64 << 20
 _TEXTS_A_BYTE: Final = 4
 _SALVAGED_BATCH: Final = 64
 """Rows of the batch in which SQLite meets a damaged page are lost, so few at a time."""
-
-
-def is_sqlite(path: Path) -> bool:
-    """By its first bytes; an empty file by its name.
-
-    Raises:
-        UsageError: it can't be read.
-    """
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(MAGIC))
-    except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror or error}") from None
-    return start == MAGIC or (not start and path.suffix == ".sqlite")
 
 
 class SqliteTables:
