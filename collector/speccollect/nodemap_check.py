@@ -4,8 +4,10 @@ Captures a small model on one stream and on two, replays it under torch.profiler
 number, type, kernel name, and the module, the last against an eager run of the same model in which each kernel's module is
 known from the profiler's own ranges. Started with ``torchrun --nproc-per-node N`` it has NCCL all-reduces in the graph and
 checks their columns, too. Where cupti-python is installed, or torch's Kineto tells node ids, those must agree with the map
-and with the order of starts. Says what the map costs at capture and that a replay costs nothing, both by turns with and
-without it. Exit code 0: all is well.
+and with the order of starts. Says what the map costs at capture, and that a replay costs nothing: the same graph, node by node,
+and the same time within bounds, over captures with and without it in balanced order, beside a control of captures that do not
+differ (``nodemap_check_cost``). ``--explain`` captures with parts of the map, too: the module hooks alone, and hooks that only
+count nodes. Exit code 0: all is well.
 """
 
 from __future__ import annotations
@@ -13,18 +15,16 @@ from __future__ import annotations
 import collections
 import gc
 import os
-import statistics
 import sys
-import time
 from typing import Any, Final
 
 import numpy as np
 import torch
 import torch.distributed as distributed
-from torch import nn
 
 from speccollect.kineto import KinetoColumns
 from speccollect.nodemap import NodeMap, graph_id_of
+from speccollect.nodemap_check_cost import check_cost, replay_seconds
 from speccollect.nodemap_check_model import LAYERS, TOKENS, WIDTH, Model, capture
 from speccollect.nodemap_check_sessions import eager_kernels, profiled, replays_of
 from speccollect.nodemap_check_ways import compare_ways
@@ -32,8 +32,6 @@ from speccollect.nodemap_cuda import CapturedGraph
 from speccollect.nodemap_replays import ReplayStamps
 
 REPLAYS: Final = 20
-ROUNDS: Final = 6
-"""Times that a cost is measured each way, by turns."""
 SHOWN: Final = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Node types that show an activity when they run -> Kineto's type for it."""
 
@@ -124,65 +122,7 @@ def compare_collectives(report: Report, label: str, rows: dict[str, Any]) -> Non
 
 def replay_us(graph: torch.cuda.CUDAGraph, times: int = 60) -> list[tuple[float, float]]:
     """Microseconds of the launch call and of the whole, of each of some replays."""
-    found = []
-    for _ in range(times):
-        torch.cuda.synchronize()
-        begun = time.perf_counter_ns()
-        graph.replay()
-        called = time.perf_counter_ns()
-        torch.cuda.synchronize()
-        found.append(((called - begun) / 1e3, (time.perf_counter_ns() - begun) / 1e3))
-    return found
-
-
-def capture_cost(report: Report, label: str, model: nn.Module, x: torch.Tensor) -> None:
-    """What the map adds to a capture, by turns."""
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    nodes = 0
-
-    def note(graph_id: int, rows: Any) -> None:
-        nonlocal nodes
-        nodes = len(rows["name"])
-
-    for round_number in range(ROUNDS):
-        for mapped in (False, True) if round_number % 2 else (True, False):
-            nodemap = NodeMap(note).install() if mapped else None
-            seconds[mapped].append(capture(model, x)[1])
-            if nodemap is not None:
-                nodemap.remove()
-    without, with_map = (statistics.median(seconds[mapped]) * 1e3 for mapped in (False, True))
-    modules = sum(1 for _ in model.modules())
-    report.say(
-        f"      {label}: capture {without:.2f} ms without the map, {with_map:.2f} ms with it (medians of {ROUNDS} by turns):"
-        f" {(with_map - without) * 1e3 / max(1, nodes):.1f} us a node ({nodes} nodes, {modules} modules)"
-    )
-
-
-def replay_cost(report: Report, label: str, model: nn.Module, x: torch.Tensor) -> None:
-    """That a replay costs the same with the map and without, by turns: graphs captured each way."""
-    pairs = {}
-    for mapped in (False, True):
-        nodemap = NodeMap(lambda graph_id, rows: None).install() if mapped else None
-        pairs[mapped] = capture(model, x)[0]
-        if nodemap is not None:
-            nodemap.remove()
-    figures: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for graph in pairs.values():
-        replay_us(graph, 20)  # first replays upload the graph
-    for round_number in range(ROUNDS):
-        for mapped in (False, True) if round_number % 2 else (True, False):
-            nodemap = NodeMap(lambda graph_id, rows: None).install() if mapped else None
-            figures[mapped] += replay_us(pairs[mapped])
-            if nodemap is not None:
-                nodemap.remove()
-    (launch, whole), (launch_map, whole_map) = (
-        tuple(statistics.median(column) for column in zip(*figures[mapped], strict=True)) for mapped in (False, True)
-    )
-    report.check(
-        abs(whole_map - whole) < 0.02 * whole + 5,
-        f"{label}: a replay takes {whole_map:.1f} us with the map and {whole:.1f} us without, its launch call"
-        f" {launch_map:.1f} and {launch:.1f} us (medians of {ROUNDS * 60} by turns)",
-    )
+    return [tuple(1e6 * seconds for seconds in replay_seconds(graph)) for _ in range(times)]  # type: ignore[misc]
 
 
 def check_maps(report: Report, models: dict[str, Model], x: torch.Tensor) -> None:
@@ -253,8 +193,7 @@ def main() -> int:
     for model in models.values():
         model.to("cuda", torch.bfloat16)
     for label, model in models.items():
-        capture_cost(report, label, model, x)
-        replay_cost(report, label, model, x)
+        check_cost(report.check, report.say, label, model, x, explain="--explain" in sys.argv[1:])
     check_maps(report, models, x)
     if distributed.is_initialized():
         torch.cuda.synchronize()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import time
 from typing import Final
 
@@ -75,16 +77,30 @@ class Model(nn.Module):
         return y
 
 
+@functools.cache
+def _side_stream() -> torch.cuda.Stream:
+    """One stream for all captures: a library's workspace belongs to its stream, and a new stream would bring a new one."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
 @torch.no_grad()
-def capture(model: nn.Module, x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, float]:
-    """A captured forward, and the seconds the capture took."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def capture(
+    model: nn.Module, x: torch.Tensor, graph: torch.cuda.CUDAGraph | None = None
+) -> tuple[torch.cuda.CUDAGraph, float]:
+    """A captured forward, and the seconds the capture took; its garbage collection (torch.cuda.graph makes one) came before.
+
+    Args:
+        model, x: what is captured.
+        graph: to capture into; None for a new one.
+    """
+    side = _side_stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
             model(x)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph() if graph is None else graph
+    gc.collect()
     begun = time.perf_counter()
     with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
         model(x)

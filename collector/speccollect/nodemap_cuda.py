@@ -96,7 +96,7 @@ class CapturedGraph:
         if not self._named:
             return None
         try:
-            return _kernel_name(handle)
+            return kernel_name(handle)
         except Exception:
             self._named = False
             logger.debug("kernel names of graph nodes are not to be had here", exc_info=True)
@@ -132,7 +132,7 @@ def _checked(answer: Any, call: str) -> Any:
     return values
 
 
-def _kernel_name(handle: int) -> str | None:
+def kernel_name(handle: int) -> str | None:
     """Name of a kernel node's kernel; None where this driver or binding doesn't tell."""
     from cuda.bindings import driver
 
