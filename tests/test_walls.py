@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from specschema.install_line import install_line
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -92,7 +94,7 @@ main()
 """
     done = python(code)
     assert done.returncode == 1
-    assert done.stderr.strip() == "speccollect: torch is not installed; run: pip install 'specanalyze[collector]'"
+    assert done.stderr.strip() == f"speccollect: torch is not installed; run: {install_line('collector')}"
     assert not trace.exists()
 
 
@@ -100,4 +102,4 @@ def test_missing_dependencies_are_named() -> None:
     code = "import sys; sys.modules['typer'] = None\nfrom specanalyze.__main__ import main\nmain()"
     done = python(code)
     assert done.returncode == 1
-    assert done.stderr.strip() == 'typer is not installed; run: pip install "specanalyze[analyzer]"'
+    assert done.stderr.strip() == f"error: typer is not installed; run: {install_line('analyzer')}"

@@ -19,7 +19,9 @@ def _missing(error: ModuleNotFoundError) -> NoReturn:
     """Say what to install; a module of our own that is missing is our fault and keeps its traceback."""
     if error.name is None or error.name.partition(".")[0] in ("speccollect", "specschema"):
         raise error
-    sys.stderr.write(f"speccollect: {error.name} is not installed; run: pip install 'specanalyze[collector]'\n")
+    from specschema.install_line import install_line
+
+    sys.stderr.write(f"speccollect: {error.name} is not installed; run: {install_line('collector')}\n")
     sys.exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from specanalyze.report.recorded import labels
 from specanalyze.report.section import MOST_ROWS, Figure, Section
 from specanalyze.trace import Trace
 from specschema.errors import TraceError
+from specschema.install_line import install_line
 
 
 def section(report: Report, key: str) -> Section:
@@ -299,4 +301,29 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
     story.first_recording().write(tmp_path)
     done = cli("report", "eagle", cwd=tmp_path, blocked=package)
     assert done.returncode == 2
-    assert done.stderr == f'error: {package} is not installed; run: pip install "specanalyze[report]"\n'
+    assert done.stderr == f"error: {package} is not installed; run: {install_line('report')}\n"
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (None, 'pip install "specanalyze[report]"'),
+        (
+            {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}},
+            "pip install -e '/home/me/my clone[report]'",
+        ),
+        ({"url": "file:///tmp/a.whl", "archive_info": {}}, "pip install '/tmp/a.whl[report]'"),
+        ({"url": "https://host/a.whl", "archive_info": {}}, 'pip install "specanalyze[report] @ https://host/a.whl"'),
+    ],
+)
+def test_the_install_line_is_where_this_installation_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, expected: str
+) -> None:
+    """A clone that nobody published cannot be installed by its name."""
+    info = tmp_path / "specanalyze-9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: specanalyze\nVersion: 9\n")
+    if origin is not None:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert install_line("report") == expected

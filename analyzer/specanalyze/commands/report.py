@@ -76,7 +76,9 @@ def report(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("altair", "jinja2", "markupsafe", "vl_convert"):
             raise
-        raise UsageError(f'{error.name} is not installed; run: pip install "specanalyze[report]"') from None
+        from specschema.install_line import install_line
+
+        raise UsageError(f"{error.name} is not installed; run: {install_line('report')}") from None
     from specanalyze.render.terminal import warn
 
     mapping = phase_map_of(phase_map)
