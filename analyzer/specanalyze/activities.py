@@ -15,6 +15,7 @@ from specanalyze.ranges import PHASE_CODE, Ranges
 from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
 from specschema.kernel_classes import BY_OPERATION, KernelClass, classify
+from specschema.module_classes import LOGITS, inside_logits
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, OUTSIDE, UNATTRIBUTED, WHOLE_REPLAY
 
 BUCKET_CODE: Final = {bucket: code for code, bucket in enumerate(BUCKETS)}
@@ -213,7 +214,7 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     by_map = np.zeros(len(start), dtype=bool)
     if placement.placed:
         bucket, by_map = _mapped(bucket, placement)
-        subclass, subclasses = _mapped_subclass(subclass, subclasses, by_map & compute_code(bucket), placement)
+        subclass, subclasses = _mapped_subclass(subclass, subclasses, bucket, by_map & compute_code(bucket), placement)
         classified = classified | by_map
     phase = np.full(len(start), PHASE_CODE[UNATTRIBUTED], dtype=np.int64)
     of_range = np.full(len(start), -1, dtype=np.int64)
@@ -256,10 +257,20 @@ def _mapped(bucket: Ints, placement: Placement) -> tuple[Ints, NDArray[np.bool_]
         [-1 if m.bucket is None else BUCKET_CODE[m.bucket] for m in placement.modules] + [-1], dtype=np.int64
     )
     mapped = of_node[placement.node_row]
+    logits = _in_logits(placement)
+    for code, name in enumerate(BUCKETS):
+        inside = inside_logits(name)
+        if inside is not None and inside.bucket is not None:
+            mapped[logits & (bucket == code)] = BUCKET_CODE[inside.bucket]
     computing = compute_code(bucket)
     return np.where((mapped >= 0) & computing, mapped, bucket), np.where(
         computing, mapped >= 0, placement.node_row >= 0
     )
+
+
+def _in_logits(placement: Placement) -> NDArray[np.bool_]:
+    """Activities of modules that make logits, where the kernel says which part it is."""
+    return np.array([m.subclass == LOGITS for m in placement.modules] + [False], dtype=bool)[placement.node_row]
 
 
 def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -299,13 +310,18 @@ def _graph_calls(calls: pl.DataFrame) -> NDArray[np.bool_]:
 
 
 def _mapped_subclass(
-    subclass: Ints, subclasses: list[str], decided: NDArray[np.bool_], placement: Placement
+    subclass: Ints, subclasses: list[str], bucket: Ints, decided: NDArray[np.bool_], placement: Placement
 ) -> tuple[Ints, list[str]]:
     """Finer classes with the module's own where the map decided."""
-    longer = list(dict.fromkeys([*subclasses, *(m.subclass for m in placement.modules)]))
+    inside = {b: c.subclass for b in BUCKETS if (c := inside_logits(b)) is not None}
+    longer = list(dict.fromkeys([*subclasses, *(m.subclass for m in placement.modules), *inside.values()]))
     code = {text: i for i, text in enumerate(longer)}
     of_node = np.array([code[m.subclass] for m in placement.modules] + [0], dtype=np.int64)
-    return np.where(decided, of_node[placement.node_row], subclass), longer
+    own = of_node[placement.node_row]
+    logits = _in_logits(placement)
+    for name, finer in inside.items():
+        own[logits & (bucket == BUCKET_CODE[name])] = code[finer]
+    return np.where(decided, own, subclass), longer
 
 
 def compute_code(bucket: Ints) -> NDArray[np.bool_]:

@@ -31,6 +31,10 @@ class ModuleClass(NamedTuple):
     subclass: str
 
 
+LOGITS: Final = "logits"
+"""Finer class of a module that makes logits. It runs the vocabulary projection itself, with ``lm_head``'s weight but not through that
+module, and gathers and casts what comes of it: see ``inside_logits``."""
+
 EXPERTS_NAME: Final = re.compile(r"^(experts|shared_experts?|routed_experts)$")
 EXPERTS_CLASS: Final = re.compile(r"FusedMoE|DeepEPMoE|EPMoE|GroupedExperts|^Experts|SharedFusedMoE|MoEExperts")
 BLOCK_CLASS: Final = re.compile(r"(Sparse)?(Moe|MoE|MixtureOfExperts)(Block|Layer)?$|MoEGate|MoeMLP")
@@ -63,6 +67,7 @@ IN_ATTENTION: Final = (
 )
 ELSEWHERE: Final = (
     ModuleRule(r"^(lm_head|output_projection|embed_out)$", r"LMHead", "gemm", "lm_head", "the vocabulary projection"),
+    ModuleRule(r"^logits_processor$", r"^LogitsProcessor", None, LOGITS, "SGLang, vLLM: it uses lm_head's weight itself"),
     ModuleRule(r"norm|^ln_", r"Norm", "other_compute", "norm", "layer norms"),
     # before embeddings: every RotaryEmbedding is one by its name
     ModuleRule(r"rotary|rope", r"Rotary", "other_compute", "rotary", "rotary tables outside attention"),
@@ -82,6 +87,17 @@ ELSEWHERE: Final = (
     ModuleRule(r"sampler", r"Sampler", "other_compute", "sampling", "sampling"),
     ModuleRule(r"", r"", None, "container", "decoder layers, models, logits processors hold several kinds"),
 )
+
+
+def inside_logits(bucket: str) -> ModuleClass | None:
+    """Class of a kernel in a module of finer class LOGITS, by the bucket of its name.
+
+    The one matrix product there is the vocabulary projection; None where the name says what a logits module does not hold (then the
+    name decides).
+    """
+    if bucket == "gemm":
+        return ModuleClass("gemm", "lm_head")
+    return ModuleClass("other_compute", LOGITS) if bucket == "other_compute" else None
 
 
 def _first(rules: Sequence[ModuleRule], name: str, class_name: str) -> ModuleClass:

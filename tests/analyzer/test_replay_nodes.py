@@ -178,6 +178,32 @@ def test_layers_of_a_real_server(reference: Path) -> None:
     assert set(modules.filter(modules["subclass"] == "experts")["module"]) == {"Qwen3MoeModel.layers.N.mlp.experts"}
 
 
+@pytest.mark.parametrize("phase", ["verify", "draft", "draft_extend"])
+@pytest.mark.parametrize("name", REAL)
+def test_the_vocabulary_projection_of_a_real_server_is_lm_head_by_its_module(
+    name: str, phase: str, reference: Path
+) -> None:
+    """SGLang multiplies by lm_head's weight in its LogitsProcessor; these maps have no kernel names."""
+    result = layers(open_trace([reference / f"traces/sglang_h200/{name}.json.gz"]), phase)
+    logits = result.table.filter(pl.col("module") == "LogitsProcessor")
+    (product,) = logits.filter(pl.col("subclass") == "lm_head").iter_rows(named=True)
+    assert (product["bucket"], product["activities"]) == ("gemm", 40)
+    rest = set(logits.filter(pl.col("subclass") != "lm_head")["subclass"])
+    assert rest <= {"logits", "copy", "allgather"}
+    assert "lm_head" not in result.table.filter(pl.col("module") != "LogitsProcessor")["subclass"].to_list()
+
+
+def test_in_a_logits_module_only_the_product_and_what_computes_beside_it_are_decided() -> None:
+    pairs = [(GEMM, "gemm"), (ADD, "other_compute"), (ALLREDUCE, "allreduce"), (MOE, "moe")]
+    nodes = [node(0, i, "LogitsProcessor", "LogitsProcessor") for i in range(len(pairs))]
+    trace = traces.trace(traces.rank_trace(replay([name for name, _ in pairs], nodes)))
+    table = layers(trace).table.sort("bucket")
+    got = dict(zip(table["bucket"], table["subclass"], strict=True))
+    assert got == {"allreduce": "allreduce", "gemm": "lm_head", "moe": "experts", "other_compute": "logits"}
+    (rank,) = break_down(trace).ranks
+    assert rank.decided_ns["name"] == 10  # what no logits module holds is what its name says
+
+
 def test_without_a_node_map_the_command_says_what_would_have_one(reference: Path) -> None:
     with pytest.raises(TraceError, match=r"has no node map.*record with the collector"):
         layers(open_trace([reference / "traces/sglang_h200/tp2/e2_m17_rank0.json.gz"]))

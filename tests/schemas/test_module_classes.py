@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specschema.module_classes import classify_modules
+from specschema.module_classes import ModuleClass, classify_modules, inside_logits
 
 MODULES = {
     ("TargetModel", "TargetModel"): (None, "container"),
@@ -29,7 +29,8 @@ MODULES = {
     ("LlamaModel.layers.0.mlp.act_fn", "SiluAndMul"): ("other_compute", "activation"),
     ("LlamaModel.layers.0.self_attn.rotary_emb", "RotaryEmbedding"): ("attention", "rotary"),
     ("LlamaModel.layers.0.hidden_norm", "RMSNorm"): ("other_compute", "norm"),
-    ("LogitsProcessor", "LogitsProcessor"): (None, "container"),
+    ("LogitsProcessor", "LogitsProcessor"): (None, "logits"),
+    ("Qwen3ForCausalLM.logits_processor", "LogitsProcessor"): (None, "logits"),
     ("Qwen3MoeModel.layers.0.self_attn", "Qwen3MoeAttention"): ("attention", "attention_core"),
     ("Qwen3MoeModel.layers.0.mlp", "Qwen3MoeSparseMoeBlock"): ("moe", "moe_block"),
     ("Qwen3MoeModel.layers.0.mlp.experts", "FusedMoE"): ("moe", "experts"),
@@ -40,3 +41,10 @@ MODULES = {
 
 def test_modules_of_real_captures() -> None:
     assert dict(zip(MODULES, map(tuple, classify_modules(list(MODULES))), strict=True)) == MODULES
+
+
+def test_the_product_of_a_logits_module_is_the_vocabulary_projection() -> None:
+    assert inside_logits("gemm") == ModuleClass("gemm", "lm_head")
+    assert inside_logits("other_compute") == ModuleClass("other_compute", "logits")
+    for other in ("attention", "moe", "allreduce", "other_comm", "memcpy"):
+        assert inside_logits(other) is None
