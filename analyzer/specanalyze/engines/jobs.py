@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from specanalyze.engines.engine import Unit
+from specanalyze.memory import free_bytes
 
 BYTES_A_SECOND: Final = {".gz": 15e6, ".json": 200e6, ".parquet": 10e6}
 """Bytes of a file that a core analyses in a second (docs/performance.md), by its ending."""
@@ -35,13 +37,17 @@ def sensible(units: Sequence[Unit]) -> int:
     """As many as there are cores, ranks, memory, and seconds of work to share; 1 for small inputs."""
     if len(units) < 2 or cores() < 2:
         return 1
+    return repaid(units, cores(), free_bytes())
+
+
+def repaid(units: Sequence[Unit], cores: int, free: int | None) -> int:
+    """``sensible`` on a machine with so many cores and bytes of free memory (None: unknown)."""
     sizes = _sizes(units)
     seconds = sum(size / BYTES_A_SECOND[_ending(path)] for path, size in sizes.items())
-    most = min(cores(), len(units), int(seconds / WORTH_S))
-    free = _free_bytes()
+    most = min(cores, len(units), int(seconds / WORTH_S))
     if free is None or most < 2:
         return max(1, most)
-    ranks = {path: sum(unit.source.source == path for unit in units) for path in sizes}
+    ranks = Counter(unit.source.source for unit in units)
     heaviest = max(size / ranks[path] * MEMORY_A_BYTE[_ending(path)] for path, size in sizes.items())
     return max(1, min(most, int(free * MEMORY_SHARE / (heaviest + START_BYTES))))
 
@@ -62,12 +68,3 @@ def _sizes(units: Sequence[Unit]) -> dict[str, int]:
             except OSError:
                 sizes[path] = 0
     return sizes
-
-
-def _free_bytes() -> int | None:
-    """Memory that may be used without swapping; None where nothing tells."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None

@@ -138,7 +138,7 @@ def _start(jobs: int) -> _Worker:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(
-            worker.command(theirs.fileno()),
+            worker.command(theirs.fileno(), jobs),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -9,25 +9,32 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, NoReturn
+
+from specschema.errors import TraceError
 
 _BETWEEN_REPORTS_S: Final = 0.05
 
 
-def command(fd: int) -> list[str]:
-    """How to start one that speaks over a socket of this number; it finds modules where this process does."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from specanalyze.engines.worker import main; main({fd})"
+def command(fd: int, workers: int) -> list[str]:
+    """How to start one of so many that speaks over a socket of this number; it finds modules where this process does."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from specanalyze.engines.worker import main; main({fd}, {workers})"
     return [sys.executable, "-c", code]
 
 
-def main(fd: int) -> NoReturn:
-    """Work until the other end closes the socket. What is no fault of the data ends the process with its traceback."""
+def main(fd: int, workers: int) -> NoReturn:
+    """Work until the other end closes the socket. What is no fault of the data ends the process with its traceback.
+
+    Takes its share of the memory that a command may; what needs more is told like any fault of the data.
+    """
     link = Connection(fd)
     orders: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(link, orders), daemon=True).start()
 
-    from specanalyze.engines.shipment import Shipment, perform
+    from specanalyze import memory
+    from specanalyze.engines.shipment import Outcome, Shipment, perform
     from specanalyze.reading_progress import in_worker
 
     said = 0.0
@@ -39,6 +46,9 @@ def main(fd: int) -> NoReturn:
             said = now
             link.send(("read", done, total))
 
+    def over_memory(line: str) -> None:
+        link.send_bytes(pickle.dumps(("done", Outcome(error=TraceError(line)))))
+
     in_worker(report)
     trace = None
     while True:
@@ -47,6 +57,7 @@ def main(fd: int) -> NoReturn:
             trace = order.unpacked()
             continue
         assert trace is not None
+        memory.watch(Path(trace.sources[order[0]].source).name, over_memory, processes=workers)
         link.send_bytes(pickle.dumps(("done", perform(trace, *order)), protocol=pickle.HIGHEST_PROTOCOL))
 
 
