@@ -11,8 +11,10 @@ import re
 from functools import cache
 from typing import Final, NamedTuple
 
+from specschema import pattern_words
 from specschema.collective_families import FAMILIES
 from specschema.collective_family import ALLREDUCE, Family
+from specschema.first_match import FirstMatch
 from specschema.kernel_function import function_of
 
 __all__ = ["ALLREDUCE", "FAMILIES", "CollectiveKernel", "describe", "family_of"]
@@ -86,18 +88,13 @@ _MANGLED_DTYPES: Final = (
 )
 
 
-@cache
-def _compiled() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(family.pattern, re.IGNORECASE) for family in FAMILIES)
+_MATCH: Final = FirstMatch(FAMILIES, pattern_words.FAMILIES)
 
 
 def family_of(name: str) -> Family | None:
     """The family whose kernels bear this name, or None: not known to move data between ranks."""
-    function = function_of(name)
-    for family, pattern in zip(FAMILIES, _compiled(), strict=True):
-        if pattern.search(name if family.whole_name else function):
-            return family
-    return None
+    index = _MATCH.of(name, function_of(name))
+    return None if index is None else FAMILIES[index]
 
 
 def _nccl_dtype(function: str) -> str | None:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+from specschema import pattern_words
 from specschema.communication import ALLREDUCE
+from specschema.first_match import FirstMatch
 from specschema.kernel_function import function_of
 from specschema.kernel_rules import RULES, KernelRule
 
@@ -34,9 +36,7 @@ class KernelClass(NamedTuple):
     rule: int | None
 
 
-@cache
-def _compiled() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(rule.pattern, re.IGNORECASE) for rule in RULES)
+_MATCH: Final = FirstMatch(RULES, pattern_words.RULES)
 
 
 def operation_of(op: str) -> str:
@@ -63,11 +63,10 @@ def classify(name: str, op: str | None = None) -> KernelClass:
     if op:
         operation = operation_of(op)
         return KernelClass("allreduce" if operation == ALLREDUCE else "other_comm", operation, BY_OPERATION)
-    function = function_of(name)
-    for index, (rule, pattern) in enumerate(zip(RULES, _compiled(), strict=True)):
-        if pattern.search(name if rule.whole_name else function):
-            return KernelClass(rule.bucket, rule.subclass, index)
-    return KernelClass("other_compute", UNCLASSIFIED, None)
+    index = _MATCH.of(name, function_of(name))
+    if index is None:
+        return KernelClass("other_compute", UNCLASSIFIED, None)
+    return KernelClass(RULES[index].bucket, RULES[index].subclass, index)
 
 
 def classify_names(names: Sequence[str], ops: Sequence[str | None] | None = None) -> list[KernelClass]:
