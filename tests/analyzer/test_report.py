@@ -195,6 +195,7 @@ def test_no_phases_no_report() -> None:
     [
         (["/a/steps1/trace.parquet", "/a/steps2/trace.parquet"], ["steps1", "steps2"]),
         (["/a/e2_rank0.json.gz, /a/e2_rank1.json.gz", "/b/e5_rank0.json.gz"], ["e2", "e5"]),
+        (["/a/sglang_tp2_plain.parquet", "/a/sglang_tp2.parquet"], ["sglang_tp2_plain", "sglang_tp2"]),
         (["/a/run.parquet", "/b/run.parquet"], ["a/run", "b/run"]),
         (["run.parquet", "run.parquet"], ["/run (1)", "/run (2)"]),
     ],

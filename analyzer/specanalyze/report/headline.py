@@ -151,7 +151,10 @@ def said_of(result: BreakEven) -> tuple[str, str]:
     won = result.won_tok_s / result.baseline_tok_s
     if won > 0:
         return f"Speculation pays: {won:.0%} more tok/s than the baseline; {needs}, {reached} ({times}).", "good"
-    return f"Speculation does not pay: {-won:.0%} less tok/s than the baseline; {needs}, only {reached} ({times}).", "bad"
+    return (
+        f"Speculation does not pay: {-won:.0%} less tok/s than the baseline; {needs}, only {reached} ({times}).",
+        "bad",
+    )
 
 
 @dataclass(frozen=True)

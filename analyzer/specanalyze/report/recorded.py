@@ -124,7 +124,11 @@ def measured_of(recorded: Recorded) -> Measured:
 def labels(traces: Sequence[Trace]) -> list[str]:
     """A short name for each recording, unique among them: the file's, with its folder where that is needed."""
     paths = [PurePath(trace.name.split(", ")[0]) for trace in traces]
-    names = [recording_in_name(path.name) for path in paths]
+    # A trace.parquet is named by its owner; only names of rank files hold a rank to be left out ("tp2" may be the server's size).
+    names = [
+        path.stem if path.suffix == ".parquet" and "," not in trace.name else recording_in_name(path.name)
+        for path, trace in zip(paths, traces, strict=True)
+    ]
     short = [
         path.parent.name if name == "trace" and path.parent.name else name
         for path, name in zip(paths, names, strict=True)
