@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -57,7 +58,7 @@ def guarded(where: str, wrapper: Wrapper, recorder: Any, *, polls: bool = False,
             try:
                 recorder.poll()
             except Exception as error:  # noqa: BLE001  hook boundary: fail open
-                _tell(recorder, where, error)
+                tell(recorder, where, error)
         if not (recorder.armed or always) or capturing():
             return wrapped(*args, **kwargs)
         original = _Original(wrapped)
@@ -68,9 +69,9 @@ def guarded(where: str, wrapper: Wrapper, recorder: Any, *, polls: bool = False,
         except Exception as error:  # noqa: BLE001  hook boundary: fail open
             failure = error
         if failure is not None and failure is not original.error:
-            _tell(recorder, where, failure)
+            tell(recorder, where, failure)
         elif failure is None and not original.called:
-            _tell(recorder, where, RuntimeError("the wrapper did not call the original"))
+            tell(recorder, where, RuntimeError("the wrapper did not call the original"))
         if original.error is not None:
             try:
                 raise original.error
@@ -84,8 +85,8 @@ def guarded(where: str, wrapper: Wrapper, recorder: Any, *, polls: bool = False,
     return guard
 
 
-def _tell(recorder: Any, where: str, error: Exception) -> None:
-    """Let the recorder switch itself off; its own failure to do so must not reach the server either."""
+def tell(recorder: Any, where: str, error: Exception) -> None:
+    """Lets the recorder switch itself off; its own failure to do so must not reach the server either."""
     try:
         recorder.fail(where, error)
     except Exception:
@@ -93,12 +94,37 @@ def _tell(recorder: Any, where: str, error: Exception) -> None:
         logger.exception("speccollect could not switch itself off in order after %s: %s", where, error)
 
 
+_asks: Callable[[], bool] | None = None
+"""What answers ``capturing`` once that is known; hooks ask several times a cycle."""
+
+
 def capturing() -> bool:
     """Whether the calling thread's current CUDA stream is being captured: no range or event belongs in a graph."""
+    return _look() if _asks is None else _asks()
+
+
+def _look() -> bool:
+    """As long as CUDA has not started: it may. A torch without CUDA, or whose CUDA never started, raises where it is asked."""
+    global _asks
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
-        return False  # a torch without CUDA, or whose CUDA never started, raises where this one answers
-    return bool(torch.cuda.is_current_stream_capturing())
+    if torch is None or not hasattr(torch, "version") or not hasattr(torch, "cuda"):
+        return False
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        _asks = bool  # which is False
+    elif torch.cuda.is_initialized():
+        _asks = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
+    else:
+        return False
+    return bool(_asks())
+
+
+def _forget() -> None:
+    """A forked child has no CUDA, and raises where it is asked."""
+    global _asks
+    _asks = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def switched(original: FunctionType, guard: Wrapper, recorder: Any, *, method: bool) -> Callable[..., Any]:

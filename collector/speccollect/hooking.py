@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 import wrapt
 from packaging.specifiers import SpecifierSet
 
+from speccollect.bracket import Bracket, as_wrapper, bracketed
 from speccollect.guard import Wrapper, capturing, guarded, switched
 
 logger: Final = logging.getLogger("speccollect")
@@ -99,8 +100,8 @@ class HookPoint:
     """Module that defines it."""
     qualname: str
     """``Class.method`` or ``function``."""
-    wrapper: Callable[[Any], Wrapper]
-    """Makes the wrapper for a recorder."""
+    wrapper: Callable[[Any], Wrapper | Bracket]
+    """Makes the wrapper, or the bracket, for a recorder."""
     versions: str = ""
     """PEP 440 specifier of the releases that have it; empty: all."""
     parameters: tuple[str, ...] = ()
@@ -223,17 +224,27 @@ def _patch(point: HookPoint, recorder: Any, installed: Installed, module: Module
     lacking = lacking_parameters(getattr(owner, attribute), point.parameters)
     if lacking:
         return f"no parameter {', '.join(lacking)}"
-    guard = guarded(point.name, point.wrapper(recorder), recorder, polls=point.polls, always=point.always)
-    if isinstance(original, FunctionType) and not point.polls and not point.always:
-        replacement: Any = switched(original, guard, recorder, method=bool(classes))
-    else:
-        replacement = wrapt.FunctionWrapper(original, guard)
+    replacement = _replacement(point, original, recorder, method=bool(classes))
     inherited = bool(classes) and attribute not in vars(owner)
     _bind(installed, owner, attribute, original, replacement, inherited)
     if not classes:
         for other, name in _bound_by_name(module, original):
             _bind(installed, other, name, original, replacement, False)
     return None
+
+
+def _replacement(point: HookPoint, original: Any, recorder: Any, *, method: bool) -> Any:
+    """What stands in the target's place."""
+    wrapper = point.wrapper(recorder)
+    plain = type(original) is FunctionType and not point.always
+    if isinstance(wrapper, Bracket):
+        if plain:
+            return bracketed(original, wrapper, recorder, point.name, method=method, polls=point.polls)
+        wrapper = as_wrapper(wrapper)
+    guard = guarded(point.name, wrapper, recorder, polls=point.polls, always=point.always)
+    if plain and not point.polls:
+        return switched(original, guard, recorder, method=method)
+    return wrapt.FunctionWrapper(original, guard)
 
 
 def _bind(installed: Installed, owner: Any, attribute: str, original: Any, replacement: Any, inherited: bool) -> None:

@@ -38,8 +38,15 @@ class Worker:
         return self.model_runner.sample_tokens(None)
     def execute_dummy_batch(self): return "dummy"
 """,
+    "vllm/forward_context.py": """
+_forward_context = None
+def get_forward_context():
+    assert _forward_context is not None
+    return _forward_context
+""",
     "vllm/v1/worker/gpu_model_runner.py": """
 from types import SimpleNamespace as Result
+from vllm import forward_context
 
 class AsyncGPUModelRunnerOutput:
     def __init__(self, output, tokens): self.output, self.tokens = output, tokens
@@ -54,16 +61,15 @@ class GPUModelRunner:
         self.vllm_config, self.script, self.drafter = config, iter(script), drafter
         self.speculative_config = None if drafter is None else object()
         self.asynchronous = config.scheduler_config.async_scheduling
-    def _dummy_run(self, tokens):
-        self._determine_batch_execution_and_padding(tokens)
-        return self._model_forward()
+    def _dummy_run(self, tokens): return self._model_forward()
     def execute_model(self, scheduler_output, intermediate_tensors=None):
         if not scheduler_output.total_num_scheduled_tokens:
             return "nothing to do"
-        self._determine_batch_execution_and_padding(scheduler_output.total_num_scheduled_tokens)
         self.plan = scheduler_output
+        mode, descriptor = self.graph
+        forward_context._forward_context = Result(cudagraph_runtime_mode=mode, batch_descriptor=descriptor)
         self._model_forward()
-    def _determine_batch_execution_and_padding(self, tokens): return (*self.graph, False)
+        forward_context._forward_context = None
     def _model_forward(self): pass
     def sample_tokens(self, grammar_output):
         self._sample()

@@ -80,11 +80,20 @@ def test_the_drafter_asks_what_its_model_returns_right_after_the_re_extend(versi
 
 @needs_sources
 @every_release
-def test_the_first_graph_that_a_step_chooses_is_the_targets(version: str) -> None:
+def test_the_targets_forward_runs_in_the_context_that_names_its_graph(version: str) -> None:
     node = SOURCES.definition(version, V1, "GPUModelRunner.execute_model")
-    chosen, forward = _calls(node, "_determine_batch_execution_and_padding"), _calls(node, "_model_forward")
-    assert len(chosen) == len(forward) == 1
-    assert chosen[0].lineno < forward[0].lineno
+    [forward] = _calls(node, "_model_forward")
+    around = [
+        item.context_expr
+        for block in ast.walk(node)
+        if isinstance(block, ast.With) and any(call is forward for call in ast.walk(block))
+        for item in block.items
+    ]
+    [context] = [
+        call for call in around if isinstance(call, ast.Call) and ast.unparse(call.func) == "set_forward_context"
+    ]
+    assert {"cudagraph_runtime_mode", "batch_descriptor"} <= {keyword.arg for keyword in context.keywords}
+    assert SOURCES.definition(version, "vllm.forward_context", "get_forward_context") is not None
 
 
 @needs_sources

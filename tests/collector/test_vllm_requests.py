@@ -19,8 +19,8 @@ def test_tokens_after_a_stop_token_are_not_committed() -> None:
     ledger = RequestLedger()
     ledger.add("a", 10, sampling(stop=(7,)), 1000)
     assert [ledger.commit("a", tokens) for tokens in ([5], [5, 6, 5], [5, 7, 6])] == [1, 3, 2]
-    assert ledger.ended("a") == (10, 6)
-    assert ledger.ended("a") is None  # told once
+    assert ledger.ended() == [("a", 10, 6)]
+    assert ledger.ended() == []  # told once
     assert ledger.finish("a") is None
 
 
@@ -51,7 +51,7 @@ def test_an_aborted_request_is_told_with_what_it_had() -> None:
     ledger = RequestLedger()
     ledger.add("a", 10, sampling(), 1000)
     ledger.commit("a", [1, 1])
-    assert ledger.ended("a") is None
+    assert ledger.ended() == []
     assert ledger.finish("a") == (10, 2)
 
 

@@ -11,12 +11,14 @@ Nothing here reads a device tensor or waits for the device. Dummy, profiling and
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from speccollect.bracket import Bracket
 from speccollect.engines.vllm_identity import identity_of
 from speccollect.engines.vllm_requests import RequestLedger
 from speccollect.engines.vllm_step import Step, read_step
@@ -42,7 +44,7 @@ logger: Final = logging.getLogger("speccollect")
 Call = Callable[..., Any]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Cycle:
     """The step that the worker is in, and, on the result object, the one it belonged to."""
 
@@ -60,10 +62,24 @@ class _Cycle:
     settled: bool = False
 
 
+@dataclass(slots=True)
+class Gate:
+    """Lets a hook run."""
+
+    armed: bool = False
+
+
 class CycleHooks:
-    """Wrappers for vLLM's worker and model runners; one for each recorder. Used on the worker's main thread."""
+    """Wrappers and brackets for vLLM's worker and model runners; one for each recorder. Used on the worker's main thread.
+
+    Attributes:
+        armed: whether a cycle is open: hooks of what runs within one have nothing to do otherwise.
+        extending: whether the draft model's re-extend is under way.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
+        self.armed = False
+        self.extending = Gate()
         self._recorder = recorder
         self._cycle: _Cycle | None = None
         self._thread = 0
@@ -103,45 +119,41 @@ class CycleHooks:
 
     # The model runner
 
-    def execute_model(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def execute_model(self) -> Bracket:
         """``execute_model(scheduler_output, intermediate_tensors, dummy_run)``: a cycle begins."""
+        return Bracket(self._planned, self._executed)
+
+    def _planned(self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Cycle | None:
         dummy = kwargs.get("dummy_run", args[2] if len(args) > 2 else False)
         if self._quiet or dummy:
-            return wrapped(*args, **kwargs)
+            return None
         output = argument("scheduler_output", 0, args, kwargs)
         step = read_step(output)
+        if step is None:
+            self._recorder.poll()  # as beginning a cycle does
         cycle = None if step is None else self._begin(runner, step)
         self._note_requests(runner, output)
-        if cycle is None:
-            return wrapped(*args, **kwargs)
-        over = True
-        try:
-            result = wrapped(*args, **kwargs)
-            over = result is not None  # the last stages sample in a call of their own; a pooling model never does
-            return result
-        finally:
-            if over:
-                self._end(cycle)
-                self._settle(cycle)
+        return cycle
 
-    def sample_tokens(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``sample_tokens(grammar_output)``: samples, drafts, and ends the cycle."""
-        cycle = self._own_cycle()
-        if cycle is None:
-            return wrapped(*args, **kwargs)
-        try:
-            result = wrapped(*args, **kwargs)
-        except BaseException:
-            self._settle(cycle)
-            raise
-        finally:
+    def _executed(self, cycle: _Cycle, result: Any, failed: bool) -> None:
+        # the last stages sample in a call of their own; a pooling model never does
+        if failed or result is not None:
             self._end(cycle)
-        if hasattr(result, "get_output"):
+            self._settle(cycle)
+
+    def sample_tokens(self) -> Bracket:
+        """``sample_tokens(grammar_output)``: samples, drafts, and ends the cycle."""
+        return Bracket(self._open_cycle, self._sampled, self)
+
+    def _sampled(self, cycle: _Cycle, result: Any, failed: bool) -> None:
+        self._end(cycle)
+        if failed:
+            self._settle(cycle)
+        elif hasattr(result, "get_output"):
             setattr(result, _NOTE, cycle)
             self._pending.append(cycle)
         else:
             self._commit(cycle, result)
-        return result
 
     def get_output(self, wrapped: Call, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``get_output()`` of an async result, on whichever thread: the tokens have reached the host."""
@@ -151,93 +163,96 @@ class CycleHooks:
             self._commit(cycle, output)
         return output
 
-    def dispatch(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The choice of the CUDA graph for a batch; the first one in a cycle is the target's.
+    def dispatch(self) -> Bracket:
+        """V2's ``dispatch_cg_and_sync_dp``: the choice of the CUDA graph for a batch; a cycle's first is the target's.
 
-        V1: ``_determine_batch_execution_and_padding``, a tuple that begins with mode and descriptor. V2:
-        ``dispatch_cg_and_sync_dp``, a tuple that begins with a descriptor that has the mode.
+        It returns a tuple that begins with a descriptor that has the mode.
         """
-        chosen = wrapped(*args, **kwargs)
-        cycle = self._own_cycle()
-        if cycle is not None and not cycle.dispatched:
-            cycle.dispatched = True
-            mode, batch = (chosen[0].cg_mode, chosen[0]) if hasattr(chosen[0], "cg_mode") else chosen[:2]
-            if mode.name in _GRAPH_PHASE:
-                cycle.graph = mode.name
-                cycle.graph_batch_size = _graph_batch_size(cycle.step, batch)
-        return chosen
+        return Bracket(self._open_cycle, self._dispatched, self)
 
-    def target_forward(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """V1's ``_model_forward``."""
-        cycle = self._own_cycle()
+    def _dispatched(self, cycle: _Cycle, chosen: Any, failed: bool) -> None:
+        if not failed and not cycle.dispatched:
+            _note_graph(cycle, chosen[0].cg_mode, chosen[0])
+
+    def target_forward(self) -> Bracket:
+        """V1's ``_model_forward``, with the graph that it replays."""
+        return Bracket(self._forward_begins, self._forward_ended, self)
+
+    def _forward_begins(self, runner: Any, args: Any, kwargs: Any) -> tuple[int, int | None] | None:
+        cycle = self._open_cycle(runner, args, kwargs)
         if cycle is None:
-            return wrapped(*args, **kwargs)
-        graph = None if cycle.graph is None else _GRAPH_PHASE[cycle.graph]
-        return self._within("target_forward", self._within, (graph, wrapped, args, kwargs), {})
+            return None
+        context = sys.modules["vllm.forward_context"].get_forward_context()
+        _note_graph(cycle, context.cudagraph_runtime_mode, context.batch_descriptor)
+        token = self._recorder.begin_phase("target_forward")
+        return token, None if cycle.graph is None else self._recorder.begin_phase(_GRAPH_PHASE[cycle.graph])
 
-    def part(self, name: str) -> Call:
-        """Wrapper for a sub-phase of a cycle."""
+    def _forward_ended(self, tokens: tuple[int, int | None], result: Any, failed: bool) -> None:
+        forward, graph = tokens
+        if graph is not None:
+            self._recorder.end_phase(graph)
+        self._recorder.end_phase(forward)
 
-        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._within(name if self._own_cycle() is not None else None, wrapped, args, kwargs)
+    def part(self, name: str) -> Bracket:
+        """Bracket for a sub-phase of a cycle."""
 
-        return wrapper
+        def before(instance: Any, args: Any, kwargs: Any) -> int | None:
+            return None if self._open_cycle(instance, args, kwargs) is None else self._recorder.begin_phase(name)
 
-    def sample(self, wrapped: Call, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def after(token: int, result: Any, failed: bool) -> None:
+            self._recorder.end_phase(token)
+
+        return Bracket(before, after, self)
+
+    def sample(self) -> Bracket:
         """``_sample`` of V1, ``sample`` of V2: logits to tokens, rejection included. The target's part ends with it."""
-        cycle = self._own_cycle()
-        if cycle is None:
-            return wrapped(*args, **kwargs)
-        try:
-            return self._within("sample", wrapped, args, kwargs)
-        finally:
-            if cycle.drafting:
-                self._leave(cycle)
+        return Bracket(self.part("sample").before, self._sample_ended, self)
+
+    def _sample_ended(self, token: int, result: Any, failed: bool) -> None:
+        self._recorder.end_phase(token)
+        cycle = self._cycle
+        if cycle is not None and cycle.drafting:
+            self._leave(cycle)
 
     # The draft
 
-    def propose(self, extends: bool | None) -> Call:
-        """Wrapper for the call that makes the drafts of the next step.
+    def propose(self, extends: bool | None) -> Bracket:
+        """Bracket for the call that makes the drafts of the next step.
 
         Args:
             extends: whether its first forward runs the draft model over the tokens just accepted; None: ask V1's
                 drafter (n-gram and suffix matching have no model, a parallel drafter has one forward for everything).
         """
 
-        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            cycle = self._own_cycle()
+        def before(instance: Any, args: Any, kwargs: Any) -> _Cycle | None:
+            cycle = self._open_cycle(instance, args, kwargs)
             if cycle is None or not cycle.drafting or cycle.leaf is not None:
-                return wrapped(*args, **kwargs)
+                return None
             first = _extends(instance.drafter) if extends is None else extends
+            self.extending.armed = first
             self._enter(cycle, "draft_extend" if first else "draft")
-            try:
-                return wrapped(*args, **kwargs)
-            finally:
-                self._leave(cycle)
+            return cycle
 
-        return wrapper
+        def after(cycle: _Cycle, result: Any, failed: bool) -> None:
+            self.extending.armed = False
+            self._leave(cycle)
 
-    def extended(self, after: bool) -> Call:
-        """Wrapper for a call that the drafter makes right after its re-extend; the draft proper begins.
+        return Bracket(before, after, self)
+
+    def extended(self, after: bool) -> Bracket:
+        """Bracket for a call that the drafter makes right after its re-extend; the draft proper begins.
 
         Args:
             after: with the end of that call; else before it.
         """
-
-        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            try:
-                if not after:
-                    self._begin_draft()
-                return wrapped(*args, **kwargs)
-            finally:
-                if after:
-                    self._begin_draft()
-
-        return wrapper
+        if after:
+            return Bracket(self._open_cycle, lambda cycle, result, failed: self._begin_draft(), self.extending)
+        return Bracket(lambda instance, args, kwargs: self._begin_draft(), _nothing, self.extending)
 
     def _begin_draft(self) -> None:
-        cycle = self._own_cycle()
+        cycle = self._open_cycle()
         if cycle is not None and cycle.leaf == "draft_extend":
+            self.extending.armed = False
             self._leave(cycle)
             self._enter(cycle, "draft")
 
@@ -250,8 +265,9 @@ class CycleHooks:
             return None
         speculating = getattr(runner, "speculative_config", None) is not None
         cycle = _Cycle(self._recording, number, step, speculating and step.mode in _DRAFTING_MODES)
-        self._cycle, self._thread = cycle, threading.get_ident()
-        self._give_up()
+        self._cycle, self._thread, self.armed = cycle, threading.get_ident(), True
+        if self._pending:
+            self._give_up()
         self._enter(cycle, _LEAF_OF_MODE[step.mode])
         return cycle
 
@@ -274,7 +290,7 @@ class CycleHooks:
     def _end(self, cycle: _Cycle) -> None:
         self._leave(cycle)
         if self._cycle is cycle:
-            self._cycle = None
+            self._cycle, self.armed, self.extending.armed = None, False, False
         self._recorder.end_cycle(cycle.number, graph_batch_size=cycle.graph_batch_size)
 
     def _enter(self, cycle: _Cycle, leaf: str) -> None:
@@ -286,16 +302,7 @@ class CycleHooks:
             cycle.leaf = None
             self._recorder.end_phase(cycle.token)
 
-    def _within(self, name: str | None, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name is None:
-            return wrapped(*args, **kwargs)
-        token = self._recorder.begin_phase(name)
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            self._recorder.end_phase(token)
-
-    def _own_cycle(self) -> _Cycle | None:
+    def _open_cycle(self, instance: Any = None, args: Any = None, kwargs: Any = None) -> _Cycle | None:
         """The open cycle, seen from the thread that opened it; None in dummy runs, which no cycle encloses."""
         return self._cycle if threading.get_ident() == self._thread else None
 
@@ -303,7 +310,9 @@ class CycleHooks:
 
     def _note_requests(self, runner: Any, output: Any) -> None:
         for request_id in output.finished_req_ids:
-            self._tell(request_id, self._requests.finish(request_id))
+            tokens = self._requests.finish(request_id)
+            if tokens is not None:
+                self._recorder.request_finished(request_id, *tokens)
         for request in output.scheduled_new_reqs:
             if request.sampling_params is not None and request.prompt_token_ids is not None:
                 self._requests.add(
@@ -323,15 +332,12 @@ class CycleHooks:
         accepted: list[int | None] = []
         for request_id, drafts in zip(step.request_ids, step.drafts, strict=True):
             given = sampled.get(request_id, ())
-            kept = self._requests.commit(request_id, given)
-            self._tell(request_id, self._requests.ended(request_id))
-            lengths.append(kept)
+            lengths.append(self._requests.commit(request_id, given))
             accepted.append(len(given) - 1 if drafts and given else None)
         self._recorder.accept(cycle.number, lengths, accepted if step.draft_tokens else None)
-
-    def _tell(self, request_id: str, tokens: tuple[int, int] | None) -> None:
-        if tokens is not None:
-            self._recorder.request_finished(request_id, *tokens)
+        if self._requests.ending:
+            for told in self._requests.ended():
+                self._recorder.request_finished(*told)
 
     def _settle(self, cycle: _Cycle) -> None:
         """Nothing more will be heard of the cycle's tokens."""
@@ -354,6 +360,16 @@ def _graph_batch_size(step: Step, batch: Any) -> int | None:
     if step.mode not in _DRAFTING_MODES:
         return None
     return max(int(batch.num_tokens) // (1 + step.draft_tokens), len(step.request_ids))
+
+
+def _nothing(state: Any, result: Any, failed: bool) -> None: ...
+
+
+def _note_graph(cycle: _Cycle, mode: Any, batch: Any) -> None:
+    cycle.dispatched = True
+    if mode.name in _GRAPH_PHASE:
+        cycle.graph = mode.name
+        cycle.graph_batch_size = _graph_batch_size(cycle.step, batch)
 
 
 def _extends(drafter: Any) -> bool:

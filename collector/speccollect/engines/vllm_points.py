@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from speccollect.bracket import Bracket
 from speccollect.engines.vllm_cycle import Call, CycleHooks
 from speccollect.hooking import HookPoint
 
@@ -34,7 +35,12 @@ def points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
 
 
 def _point(
-    module: str, qualname: str, wrapper: Call, versions: str = "", parameters: tuple[str, ...] = (), polls: bool = False
+    module: str,
+    qualname: str,
+    wrapper: Call | Bracket,
+    versions: str = "",
+    parameters: tuple[str, ...] = (),
+    polls: bool = False,
 ) -> HookPoint:
     return HookPoint(module, qualname, lambda _: wrapper, versions, parameters, polls)
 
@@ -44,11 +50,10 @@ def _v1_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
     # control word with the first step of the next request, before that step's cycle begins.
     drafters = (("eagle", "<0.20"), ("llm_base_proposer", ">=0.20"))
     return (
-        _point(_RUNNER, "GPUModelRunner.execute_model", cycles.execute_model, "", ("scheduler_output",), polls=True),
-        _point(_RUNNER, "GPUModelRunner.sample_tokens", cycles.sample_tokens),
-        _point(_RUNNER, "GPUModelRunner._determine_batch_execution_and_padding", cycles.dispatch),
-        _point(_RUNNER, "GPUModelRunner._model_forward", cycles.target_forward),
-        _point(_RUNNER, "GPUModelRunner._sample", cycles.sample),
+        _point(_RUNNER, "GPUModelRunner.execute_model", cycles.execute_model(), "", ("scheduler_output",), polls=True),
+        _point(_RUNNER, "GPUModelRunner.sample_tokens", cycles.sample_tokens()),
+        _point(_RUNNER, "GPUModelRunner._model_forward", cycles.target_forward()),
+        _point(_RUNNER, "GPUModelRunner._sample", cycles.sample()),
         _point(_RUNNER, "GPUModelRunner._bookkeeping_sync", cycles.part("process_result")),
         _point(_RUNNER, "GPUModelRunner.propose_draft_token_ids", cycles.propose(None)),
         _point(_RUNNER, "AsyncGPUModelRunnerOutput.get_output", cycles.get_output),
@@ -93,21 +98,21 @@ def _v2_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
         ("standalone_ar.speculator", "StandaloneARSpeculator._multi_step_decode", ">=0.32"),
     )
     runner = (
-        ("sample_tokens", cycles.sample_tokens),
-        ("sample", cycles.sample),
+        ("sample_tokens", cycles.sample_tokens()),
+        ("sample", cycles.sample()),
     )
     return (
         _point(
             _RUNNER_V2,
             "GPUModelRunner.execute_model",
-            cycles.execute_model,
+            cycles.execute_model(),
             V2_SINCE,
             ("scheduler_output", "dummy_run"),
             polls=True,
         ),
         *(_point(_RUNNER_V2, f"GPUModelRunner.{method}", wrapper, V2_SINCE) for method, wrapper in runner),
         _point("vllm.v1.worker.gpu.async_utils", "AsyncOutput.get_output", cycles.get_output, V2_SINCE),
-        _point("vllm.v1.worker.gpu.dp_utils", "dispatch_cg_and_sync_dp", cycles.dispatch, V2_SINCE),
+        _point("vllm.v1.worker.gpu.dp_utils", "dispatch_cg_and_sync_dp", cycles.dispatch(), V2_SINCE),
         _point(
             "vllm.v1.worker.gpu.cudagraph_utils", "CudaGraphManager.run_fullgraph", cycles.part("full_graph"), V2_SINCE
         ),
@@ -169,6 +174,7 @@ READS: Final = (
         "vllm.sampling_params", "SamplingParams", ("max_tokens", "stop_token_ids", "ignore_eos", "all_stop_token_ids")
     ),
     Read("vllm.forward_context", "BatchDescriptor", ("num_tokens", "num_reqs")),
+    Read("vllm.forward_context", "ForwardContext", ("cudagraph_runtime_mode", "batch_descriptor")),
     Read(_GRAPHS_V2, "BatchExecutionDescriptor", ("cg_mode", "num_tokens", "num_reqs"), V2_SINCE),
     Read(_RUNNER, "GPUModelRunner", ("vllm_config", "max_model_len", "speculative_config", "drafter")),
     Read(_RUNNER_V2, "GPUModelRunner", ("vllm_config", "max_model_len", "speculative_config"), V2_SINCE),

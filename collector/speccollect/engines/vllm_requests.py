@@ -10,7 +10,7 @@ detection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,12 +20,12 @@ _REMEMBERED: Final = 1024
 """Requests whose end is remembered: the result of a step launched ahead may come after the news that its request is over."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Request:
     prompt_tokens: int
     limit: int
     """Output tokens at which the request ends."""
-    stops: Container[int]
+    stops: frozenset[int]
     committed: int = 0
     over: bool = False
     told: bool = False
@@ -36,16 +36,21 @@ class RequestLedger:
 
     Written by the thread that runs the steps; ``commit`` alone may be called from the thread that hands results over,
     one result at a time and in order.
+
+    Attributes:
+        ending: requests that their last step has ended and ``ended`` has not told of.
     """
 
     def __init__(self) -> None:
         self._requests: dict[str, _Request] = {}
         self._finished: deque[str] = deque(maxlen=_REMEMBERED)
+        self.ending: list[str] = []
 
     def clear(self) -> None:
         """A new recording begins: what was counted before it has gaps."""
         self._requests = {}
         self._finished.clear()
+        self.ending.clear()
 
     def add(self, request_id: str, prompt_tokens: int, sampling: Any, max_model_len: int) -> None:
         """A request begins. One that comes back after a preemption keeps its count.
@@ -62,13 +67,16 @@ class RequestLedger:
             prompt_tokens, min(limit, max_model_len - prompt_tokens), frozenset(stops or ())
         )
 
-    def ended(self, request_id: str) -> tuple[int, int] | None:
-        """Prompt and completion tokens of a request that its last step ended; None before, and after it was told once."""
-        request = self._requests.get(request_id)
-        if request is None or not request.over or request.told:
-            return None
-        request.told = True
-        return request.prompt_tokens, request.committed
+    def ended(self) -> list[tuple[str, int, int]]:
+        """Name, prompt and completion tokens of the requests in ``ending``; each is told once."""
+        told = []
+        while self.ending:
+            request_id = self.ending.pop(0)
+            request = self._requests.get(request_id)
+            if request is not None:
+                request.told = True
+                told.append((request_id, request.prompt_tokens, request.committed))
+        return told
 
     def finish(self, request_id: str) -> tuple[int, int] | None:
         """The scheduler is done with a request.
@@ -105,11 +113,20 @@ class RequestLedger:
             return None if request_id in self._finished else len(tokens)
         if request.over:
             return None
+        kept = len(tokens)
+        if request.committed + kept >= request.limit or not request.stops.isdisjoint(tokens):
+            kept = self._last(request, tokens)
+            if request.over:
+                self.ending.append(request_id)
+        request.committed += kept
+        return kept
+
+    @staticmethod
+    def _last(request: _Request, tokens: Sequence[int]) -> int:
         kept = 0
         for token in tokens:
             kept += 1
             if token in request.stops or request.committed + kept >= request.limit:
                 request.over = True
                 break
-        request.committed += kept
         return kept

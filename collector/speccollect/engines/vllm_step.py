@@ -5,12 +5,10 @@ Releases read: 0.15.1 to 0.33.0 (``vllm/v1/core/sched/output.py``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One planned forward of the target."""
 
     mode: str
@@ -34,29 +32,29 @@ def read_step(output: Any) -> Step | None:
 
     A request prefills while it has no output token, and again after a preemption, when its own output is computed anew.
     """
-    scheduled: dict[str, int] = output.num_scheduled_tokens
     if not output.total_num_scheduled_tokens:
         return None
+    scheduled: dict[str, int] = output.num_scheduled_tokens
     speculated = output.scheduled_spec_decode_tokens
     cached = output.scheduled_cached_reqs
-    prefilling = {request.req_id for request in output.scheduled_new_reqs}
-    prefilling.update(i for i, tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not tokens)
-    computed = sum(request.num_computed_tokens for request in output.scheduled_new_reqs)
-    drafts = tuple(len(speculated.get(request_id, ())) for request_id in scheduled)
-    prefills = tuple(
-        request_id in prefilling or tokens - count > 1
-        for (request_id, tokens), count in zip(scheduled.items(), drafts, strict=True)
-    )
-    return Step(
-        mode=_mode(drafts, prefills),
-        request_ids=tuple(scheduled),
-        drafts=drafts,
-        prefills=prefills,
-        computed_tokens=computed + sum(cached.num_computed_tokens),
-    )
+    computed: int = sum(cached.num_computed_tokens)
+    prefilling: set[str] = set()
+    # plain loops: this runs at each step's start, and a generator costs a frame an element
+    for request in output.scheduled_new_reqs:
+        prefilling.add(request.req_id)
+        computed += request.num_computed_tokens
+    if 0 in cached.num_output_tokens:
+        prefilling.update(i for i, tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not tokens)
+    drafts: list[int] = []
+    prefills: list[bool] = []
+    for request_id, tokens in scheduled.items():
+        count = len(speculated[request_id]) if request_id in speculated else 0
+        drafts.append(count)
+        prefills.append(tokens - count > 1 or request_id in prefilling)
+    return Step(_mode(drafts, prefills), tuple(scheduled), tuple(drafts), tuple(prefills), computed)
 
 
-def _mode(drafts: tuple[int, ...], prefills: tuple[bool, ...]) -> str:
+def _mode(drafts: list[int], prefills: list[bool]) -> str:
     """``mixed`` is what verifies beside a prefill; a prefill beside plain decoding verifies nothing."""
     if any(drafts):
         return "mixed" if any(prefills) else "speculative"
