@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specanalyze.bootstrap import SEED, Floats, Interval
@@ -13,6 +14,8 @@ RESAMPLES: Final = 2000
 LEVEL: Final = 0.95
 _CHUNK: Final = 2_000_000
 """Resampled values held in memory at once."""
+_SHORT: Final = 1 << 16
+"""As many values have ranks of two bytes."""
 
 
 def resampled_medians(values: Floats, seed: int = SEED, resamples: int = RESAMPLES) -> Floats:
@@ -27,13 +30,21 @@ def resampled_medians(values: Floats, seed: int = SEED, resamples: int = RESAMPL
     block = max(1, round(n ** (1 / 3)))
     draws = -(-n // block)
     generator = np.random.default_rng(seed)
+    # Ranks stand for values: a quarter of the bytes to gather and partition, and the same medians in the end.
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    ranks = np.empty(n, np.uint16 if n <= _SHORT else np.uint32)
+    ranks[order] = np.arange(n)
+    blocks = np.ascontiguousarray(sliding_window_view(np.concatenate([ranks, ranks]), block)[:n])
+    low, high = (n - 1) // 2, n // 2
     found: list[NDArray[np.float64]] = []
     done = 0
     while done < resamples:
         rows = min(resamples - done, max(1, _CHUNK // n))
-        starts = generator.integers(0, n, size=(rows, draws, 1))
-        places = ((starts + np.arange(block)) % n).reshape(rows, -1)[:, :n]
-        found.append(np.median(values[places], axis=1))
+        starts = generator.integers(0, n, size=rows * draws)
+        drawn = blocks[starts].reshape(rows, -1)[:, :n]
+        middle = np.partition(drawn, sorted({low, high}), axis=1)
+        found.append((ordered[middle[:, low]] + ordered[middle[:, high]]) / 2)
         done += rows
     return np.concatenate(found)
 
