@@ -11,7 +11,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from speccollect.window import WindowResult
 
-PHASE_CAPACITY: Final = 16384
+PHASE_BITS: Final = 14
+PHASE_CAPACITY: Final = 1 << PHASE_BITS
 CYCLE_CAPACITY: Final = 4096
 
 # columns of the two int64 tables
@@ -26,6 +27,7 @@ GRAPH_BATCH_SIZE: Final = 5  # UNKNOWN when eager
 CONTEXT_TOKENS: Final = 6  # UNKNOWN where the engine does not say
 PHASE_COLUMNS: Final = 4
 CYCLE_COLUMNS: Final = 7
+CELL: Final = 8  # bytes of an int64
 
 UNKNOWN: Final = -1
 
@@ -54,11 +56,13 @@ class Segment:
     __slots__ = (
         "accept_lengths",
         "accepted_draft_tokens",
+        "cycle_bytes",
         "cycle_cells",
         "cycle_count",
         "cycles",
         "first_cycle",
         "opened_at_ns",
+        "phase_bytes",
         "phase_cells",
         "phase_count",
         "phases",
@@ -76,6 +80,8 @@ class Segment:
         # item assignment through a memoryview costs half of numpy's own
         self.phase_cells = memoryview(self.phases.reshape(-1))  # type: ignore[arg-type]
         self.cycle_cells = memoryview(self.cycles.reshape(-1))  # type: ignore[arg-type]
+        self.phase_bytes = self.phase_cells.cast("B")
+        self.cycle_bytes = self.cycle_cells.cast("B")
         self.request_ids: list[tuple[str, ...] | None] = [None] * CYCLE_CAPACITY
         self.accept_lengths: list[Lengths | None] = [None] * CYCLE_CAPACITY
         self.accepted_draft_tokens: list[Lengths | None] = [None] * CYCLE_CAPACITY

@@ -13,6 +13,7 @@ from speccollect.config import WindowSettings
 from speccollect.cupti_profiler import CuptiEvents, CuptiProfiler
 from speccollect.kineto import DEVICE_TYPES, KinetoColumns
 from speccollect.kineto_events import Events
+from speccollect.module_ranges import ModuleRanges
 from speccollect.nodemap_replays import ReplayStamps
 from speccollect.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
 from speccollect.ranges import external_profiler
@@ -50,6 +51,7 @@ class WindowResult:
         info: what the trace's metadata says about the window.
         metadata: whether the events carry the profiler's text.
         replays: which captured graph each replay ran; None where no graph can be told.
+        modules: which module ran when; None where nobody asked.
     """
 
     events: Events | None
@@ -57,6 +59,7 @@ class WindowResult:
     info: dict[str, Any]
     metadata: bool
     replays: ReplayStamps | None = None
+    modules: ModuleRanges | None = None
 
 
 class Windows:
@@ -79,6 +82,8 @@ class Windows:
         self._profiler: Profiler | CuptiProfiler | None = None
         self._cupti = settings.cupti and self.device == "cuda"
         self._replays: ReplayStamps | None = None
+        self._modules: ModuleRanges | None = None
+        self._recording: Recording | None = None  # while its ranges are the profiler's, too
         self._guard = contextlib.ExitStack()
         self._opened_ns = 0
         self._opened_at_ns = 0
@@ -177,10 +182,15 @@ class Windows:
         if self.device == "cuda":
             self._replays = ReplayStamps(REPLAYS)
             self._replays.start()
+        if self.settings.modules:
+            self._modules = ModuleRanges()
+            self._modules.start()
         if self._profiler.has_ranges:
             from torch.autograd.profiler import record_function
 
             self.range_type = lambda name: record_function(range_name(name))
+            self._recording = recording
+            recording.ranges = True
         self._opened_ns = time.time_ns()
         self._opened_at_ns = time.monotonic_ns()
         self._first_cycle = recording.next_cycle
@@ -209,7 +219,7 @@ class Windows:
             recording.warmup = False
             self._next()
             return
-        profiler, replays = self._profiler, self._replays
+        profiler, replays, modules = self._profiler, self._replays, self._modules
         self._detach()
         held_from = time.perf_counter_ns()
         closed_ns = time.time_ns()
@@ -264,10 +274,12 @@ class Windows:
                     "held_ns": time.perf_counter_ns() - held_from,
                     "reader": reader,
                     # the same dictionary until the window is written: reading on the writer thread adds to it
+                    **({} if modules is None else {"module_calls": modules.count, "module_calls_lost": modules.lost}),
                     **({"cupti": profiler.facts} if isinstance(profiler, CuptiProfiler) else {}),
                 },
                 metadata=profiler.metadata,
                 replays=replays,
+                modules=modules,
             )
         else:
             recording.lost.windows += 1
@@ -301,7 +313,13 @@ class Windows:
         if self._replays is not None:
             self._replays.stop()
             self._replays = None
+        if self._modules is not None:
+            self._modules.stop()
+            self._modules = None
         self.range_type = None
+        if self._recording is not None:
+            self._recording.ranges = self._recording.nvtx.listening
+            self._recording = None
         self.attached = False
         self._profiler = None
 

@@ -4,71 +4,89 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
-from speccollect.hooking import HookPoint, Installed, Recorder, Wrapper, argument, phase
+from speccollect.bracket import Bracket
+from speccollect.hooking import HookPoint, Installed, Recorder, argument
 from speccollect.hooking import install as install_points
 
-_Call = Callable[..., Any]
 _WORKER: Final = "speccollect.demo.worker"
 _SCHEDULER: Final = "speccollect.demo.scheduler"
 
-_cycles: Final[WeakKeyDictionary[Any, int]] = WeakKeyDictionary()
-"""Result of a cycle -> the cycle's number, from the worker's call to the scheduler's."""
+_NOTE: Final = "_speccollect_cycle"
+"""Attribute of a cycle's result that carries the cycle's number from the worker's call to the scheduler's."""
 
 
-def cycle(recorder: Recorder) -> Wrapper:
+def cycle(recorder: Recorder) -> Bracket:
     """``SpeculativeWorker.forward_batch(batch)``: one cycle."""
 
-    def wrapper(wrapped: _Call, worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         batch = argument("batch", 0, args, kwargs)
+        sequences = batch.sequences
+        context = 0
+        for sequence in sequences:
+            context += sequence.context_tokens
         number = recorder.begin_cycle(
             batch.mode,
-            len(batch.sequences),
+            len(sequences),
             worker.config.steps if batch.mode == "speculative" else 0,
-            [sequence.request.request_id for sequence in batch.sequences],
-            sum(sequence.context_tokens for sequence in batch.sequences),
+            [sequence.request.request_id for sequence in sequences],
+            context,
         )
+        return number if number >= 0 else None
+
+    def after(number: int, result: Any, failed: bool) -> None:
         size: int | None = None
-        try:
-            result = wrapped(*args, **kwargs)
+        if not failed:
             size = result.graph_batch_size
-            _cycles[result] = number
-            return result
-        finally:
-            recorder.end_cycle(number, graph_batch_size=size)
+            setattr(result, _NOTE, number)
+        recorder.end_cycle(number, graph_batch_size=size)
 
-    return wrapper
+    return Bracket(before, after)
 
 
-def committed(recorder: Recorder) -> Wrapper:
+def phase(name: str) -> Callable[[Recorder], Bracket]:
+    """The call as the phase ``name``."""
+
+    def factory(recorder: Recorder) -> Bracket:
+        def before(instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+            return recorder.begin_phase(name)
+
+        def after(token: int, result: Any, failed: bool) -> None:
+            recorder.end_phase(token)
+
+        return Bracket(before, after)
+
+    return factory
+
+
+def committed(recorder: Recorder) -> Bracket:
     """``Scheduler.process_result(batch, result)``: accept lengths, known on the host by now; a prefill commits one token."""
 
-    def wrapper(wrapped: _Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = argument("result", 1, args, kwargs)
-        token = recorder.begin_phase("process_result")
-        try:
-            lengths = wrapped(*args, **kwargs)
-        finally:
-            recorder.end_phase(token)
-        number = _cycles.pop(result, -1)
-        if number >= 0:
+    def before(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any]:
+        return recorder.begin_phase("process_result"), argument("result", 1, args, kwargs)
+
+    def after(state: tuple[int, Any], lengths: Any, failed: bool) -> None:
+        token, result = state
+        recorder.end_phase(token)
+        number = getattr(result, _NOTE, -1)
+        if number >= 0 and not failed:
             recorder.accept(number, lengths, result.accepted_draft_tokens)
-        return lengths
 
-    return wrapper
+    return Bracket(before, after)
 
 
-def finished(recorder: Recorder) -> Wrapper:
+def finished(recorder: Recorder) -> Bracket:
     """``Scheduler.finish(sequence)``: the engine's own token counts."""
 
-    def wrapper(wrapped: _Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         sequence = argument("sequence", 0, args, kwargs)
         request = sequence.request
         recorder.request_finished(request.request_id, len(request.prompt), len(sequence.completion))
-        return wrapped(*args, **kwargs)
 
-    return wrapper
+    def after(state: Any, result: Any, failed: bool) -> None:
+        """Nothing to do."""
+
+    return Bracket(before, after)
 
 
 POINTS: Final = (

@@ -12,21 +12,26 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from speccollect.bracket import Bracket
+from speccollect.engines.sglang_batch import (
+    accepted_list,
+    accepted_of,
+    committed,
+    graph_batch_size_of,
+    mode_of,
+    place_of,
+    progress_of,
+    replica_rank,
+    settings_of,
+)
 from speccollect.hooking import Recorder, argument
 
 _NOTE: Final = "_speccollect_cycle"
 """Attribute of SGLang's result object that carries the cycle it belongs to."""
-
-_ACCEPTED_FIELDS: Final = (
-    "num_correct_drafts_per_req_cpu",  # 0.5.12 and later
-    "num_accepted_drafts_per_req_cpu",  # 0.5.11
-    "accept_length_per_req_cpu",  # up to 0.5.10; the bonus token is not in it
-)
-"""Accepted drafts per request, host list, bonus token not counted; newest name first."""
 
 _PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "prefill", "idle": "idle"}
 """Leaf phase that covers a whole cycle; a speculative cycle has phases of its own."""
@@ -37,6 +42,8 @@ _PLAIN: Final = (str, int, float, bool, list, tuple, type(None))
 logger: Final = logging.getLogger("speccollect")
 
 Call = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 @dataclass
@@ -54,6 +61,10 @@ class _Cycle:
     """Whether the target's graph ran (for releases whose result doesn't say)."""
     before: list[tuple[int, bool]] | None = None
     """Per request: tokens committed and whether it is over, before the cycle; None under overlap scheduling."""
+
+
+_Leaf = tuple[_Cycle, "str | None", int]
+"""A leaf phase, or a part of one, that is open: its cycle, the leaf around it, its token."""
 
 
 class CycleHooks:
@@ -77,10 +88,10 @@ class CycleHooks:
         return outcome
 
     def _identify(self, scheduler: Any) -> None:
-        settings = self._settings = _settings(scheduler.server_args)
-        place = _place(scheduler)
+        settings = self._settings = settings_of(scheduler.server_args)
+        place = place_of(scheduler)
         self._recorder.identify(
-            rank=_replica_rank(settings, place),
+            rank=replica_rank(settings, place),
             coordinates={name: value for name, value in place.items() if value is not None},
             server="sglang",
             server_version=getattr(sys.modules.get("sglang"), "__version__", None),
@@ -88,129 +99,182 @@ class CycleHooks:
             model_path=settings.get("model_path"),
         )
 
-    def receive(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``recv_requests``: passed by the loop on every turn, idle or not; only the poll before it matters."""
-        return wrapped(*args, **kwargs)
+    def receive(self) -> Bracket:
+        """``recv_requests``: passed by the loop on every turn, idle or not; only the poll matters."""
 
-    def run_batch(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def before(instance: Any, args: Args, kwargs: Kwargs) -> None:
+            self._recorder.poll()
+
+        return Bracket(before, _nothing)
+
+    def run_batch(self) -> Bracket:
         """``Scheduler.run_batch(batch)``: one cycle."""
-        batch = argument("batch", 0, args, kwargs)
-        mode = _mode(batch)
-        if mode is None:
-            return wrapped(*args, **kwargs)
-        requests = batch.reqs
-        speculative = mode == "speculative"
-        number = self._recorder.begin_cycle(
-            mode,
-            len(requests),
-            self._draft_tokens(scheduler) if speculative else 0,
-            [request.rid for request in requests],
-            sum(request.seqlen for request in requests) if mode in ("speculative", "decode") else None,
-        )
-        if number < 0:  # the control word said stop
-            return wrapped(*args, **kwargs)
-        cycle = _Cycle(number, mode, len(requests), _PHASE_OF_MODE.get(mode))
-        if not scheduler.enable_overlap:
-            # The v1 worker commits tokens within run_batch. Under overlap the previous batch's result is yet to be
-            # processed and would be counted here, so there the count starts when this batch's result comes.
-            cycle.before = _progress(requests)
-        self._cycle, self._thread = cycle, threading.get_ident()
-        token = None if cycle.leaf is None else self._recorder.begin_phase(cycle.leaf)
-        size: int | None = None
-        try:
-            result = wrapped(*args, **kwargs)
-            size = _graph_batch_size(scheduler, result, cycle)
-            setattr(result, _NOTE, cycle)
-            return result
-        finally:
+
+        def before(scheduler: Any, args: Args, kwargs: Kwargs) -> tuple[_Cycle, Any, int | None] | None:
+            batch = argument("batch", 0, args, kwargs)
+            mode = mode_of(batch)
+            if mode is None:
+                return None
+            requests = batch.reqs
+            speculative = mode == "speculative"
+            number = self._recorder.begin_cycle(
+                mode,
+                len(requests),
+                self._draft_tokens(scheduler) if speculative else 0,
+                [request.rid for request in requests],
+                sum(request.seqlen for request in requests) if mode in ("speculative", "decode") else None,
+            )
+            if number < 0:  # the control word said stop
+                return None
+            cycle = _Cycle(number, mode, len(requests), _PHASE_OF_MODE.get(mode))
+            if not scheduler.enable_overlap:
+                # The v1 worker commits tokens within run_batch. Under overlap the previous batch's result is yet to be
+                # processed and would be counted here, so there the count starts when this batch's result comes.
+                cycle.before = progress_of(requests)
+            self._cycle, self._thread = cycle, threading.get_ident()
+            return cycle, scheduler, self._begun(cycle.leaf)
+
+        def after(state: tuple[_Cycle, Any, int | None], result: Any, failed: bool) -> None:
+            cycle, scheduler, token = state
             self._cycle = None
-            if token is not None:
-                self._recorder.end_phase(token)
-            self._recorder.end_cycle(number, graph_batch_size=size)
+            size: int | None = None
+            try:
+                if not failed:
+                    size = graph_batch_size_of(scheduler, result, cycle.replayed)
+                    setattr(result, _NOTE, cycle)
+            finally:
+                if token is not None:
+                    self._recorder.end_phase(token)
+                self._recorder.end_cycle(cycle.number, graph_batch_size=size)
 
-    def delayed_sample(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return Bracket(before, after)
+
+    def delayed_sample(self) -> Bracket:
         """``launch_batch_sample_if_needed(batch_result)``: sampling put off until a grammar is ready."""
-        result = argument("batch_result", 0, args, kwargs)
-        cycle = getattr(result, _NOTE, None)
-        leaf = None if cycle is None or result.delay_sample_func is None else _PHASE_OF_MODE.get(cycle.mode)
-        return self._within(leaf, wrapped, args, kwargs)
 
-    def process_result(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def before(scheduler: Any, args: Args, kwargs: Kwargs) -> int | None:
+            result = argument("batch_result", 0, args, kwargs)
+            cycle = getattr(result, _NOTE, None)
+            if cycle is None or result.delay_sample_func is None:
+                return None
+            return self._begun(_PHASE_OF_MODE.get(cycle.mode))
+
+        return Bracket(before, self._end)
+
+    def process_result(self) -> Bracket:
         """``Scheduler.process_batch_result(batch, result)``: the tokens of a cycle reach the host."""
-        requests = list(argument("batch", 0, args, kwargs).reqs)
-        result = argument("result", 1, args, kwargs)
-        cycle = getattr(result, _NOTE, None)
-        before = _progress(requests)
-        if cycle is not None and cycle.before is not None and len(cycle.before) == len(requests):
-            before = cycle.before
-        outcome = self._within("process_result", wrapped, args, kwargs)
-        after = _progress(requests)
+
+        def before(scheduler: Any, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any, list[tuple[int, bool]], int]:
+            requests = list(argument("batch", 0, args, kwargs).reqs)
+            result = argument("result", 1, args, kwargs)
+            cycle = getattr(result, _NOTE, None)
+            progress = progress_of(requests)
+            if cycle is not None and cycle.before is not None and len(cycle.before) == len(requests):
+                progress = cycle.before
+            return requests, result, progress, self._recorder.begin_phase("process_result")
+
+        def after(state: tuple[list[Any], Any, list[tuple[int, bool]], int], outcome: Any, failed: bool) -> None:
+            requests, result, progress, token = state
+            self._recorder.end_phase(token)
+            if not failed:
+                self._processed(requests, result, progress)
+
+        return Bracket(before, after)
+
+    def _processed(self, requests: list[Any], result: Any, before: list[tuple[int, bool]]) -> None:
+        """Tell what a cycle committed, and which requests are over."""
+        after = progress_of(requests)
         for request, (_, over), (tokens, finished) in zip(requests, before, after, strict=True):
             if finished and not over:
                 self._recorder.request_finished(request.rid, len(request.origin_input_ids), tokens)
+        cycle = getattr(result, _NOTE, None)
         if cycle is not None and cycle.mode != "idle" and cycle.batch_size == len(requests):
             lengths = [
-                _committed(request, then, now) for request, then, now in zip(requests, before, after, strict=True)
+                committed(request, then, now) for request, then, now in zip(requests, before, after, strict=True)
             ]
-            accepted = _accepted(result, cycle, len(requests)) if cycle.mode == "speculative" else None
+            accepted = accepted_of(result, cycle.accepted, len(requests)) if cycle.mode == "speculative" else None
             self._recorder.accept(cycle.number, lengths, accepted)
-        return outcome
 
     # The workers
 
-    def leaf(self, name: str) -> Callable[..., Any]:
-        """Wrapper for a leaf phase of a speculative cycle: draft, verify, draft_extend. Passes through elsewhere."""
+    def leaf(self, name: str) -> Bracket:
+        """A leaf phase of a speculative cycle: draft, verify, draft_extend. Passes through elsewhere."""
 
-        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def before(instance: Any, args: Args, kwargs: Kwargs) -> _Leaf | None:
+            cycle = self._own_cycle()
+            return None if cycle is None or cycle.mode != "speculative" else self._enter_leaf(cycle, name)
+
+        return Bracket(before, self._end_leaf)
+
+    def part(self, name: str) -> Bracket:
+        """A sub-phase of a speculative cycle."""
+
+        def before(instance: Any, args: Args, kwargs: Kwargs) -> int | None:
+            cycle = self._own_cycle()
+            return None if cycle is None or cycle.mode != "speculative" else self._recorder.begin_phase(name)
+
+        return Bracket(before, self._end)
+
+    def verify_tree(self) -> Bracket:
+        """``EagleVerifyInput.verify`` of the v1 worker: samples, accepts, and brings the counts to the host itself."""
+
+        def before(instance: Any, args: Args, kwargs: Kwargs) -> tuple[_Cycle, int] | None:
             cycle = self._own_cycle()
             if cycle is None or cycle.mode != "speculative":
-                return wrapped(*args, **kwargs)
-            outer, cycle.leaf = cycle.leaf, name
-            try:
-                return self._within(name, wrapped, args, kwargs)
-            finally:
-                cycle.leaf = outer
+                return None
+            return cycle, self._recorder.begin_phase("sample")
 
-        return wrapper
+        def after(state: tuple[_Cycle, int], outcome: Any, failed: bool) -> None:
+            cycle, token = state
+            self._recorder.end_phase(token)
+            if not failed:
+                cycle.accepted = accepted_list(outcome)
 
-    def part(self, name: str) -> Callable[..., Any]:
-        """Wrapper for a sub-phase of a speculative cycle."""
+        return Bracket(before, after)
 
-        def wrapper(wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            cycle = self._own_cycle()
-            inside = cycle is not None and cycle.mode == "speculative"
-            return self._within(name if inside else None, wrapped, args, kwargs)
-
-        return wrapper
-
-    def verify_tree(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``EagleVerifyInput.verify`` of the v1 worker: samples, accepts, and brings the counts to the host itself."""
-        cycle = self._own_cycle()
-        if cycle is None or cycle.mode != "speculative":
-            return wrapped(*args, **kwargs)
-        outcome = self._within("sample", wrapped, args, kwargs)
-        cycle.accepted = _first_list(outcome)
-        return outcome
-
-    def target_forward(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def target_forward(self) -> Bracket:
         """``TpModelWorker.forward_batch_generation``: the target's forward.
 
         Within verify it is a sub-phase. In a speculative cycle whose worker has no hook points here (n-gram, DFlash,
         ...) it is the verify phase.
         """
-        cycle = self._own_cycle()
-        if cycle is None or cycle.mode != "speculative":
-            return wrapped(*args, **kwargs)
-        if cycle.leaf is None:
-            return self.leaf("verify")(wrapped, instance, args, kwargs)
-        return self._within("target_forward" if cycle.leaf == "verify" else None, wrapped, args, kwargs)
 
-    def replay(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def before(instance: Any, args: Args, kwargs: Kwargs) -> _Leaf | None:
+            cycle = self._own_cycle()
+            if cycle is None or cycle.mode != "speculative":
+                return None
+            if cycle.leaf is None:
+                return self._enter_leaf(cycle, "verify")
+            if cycle.leaf == "verify":
+                return cycle, cycle.leaf, self._recorder.begin_phase("target_forward")
+            return None
+
+        return Bracket(before, self._end_leaf)
+
+    def replay(self) -> Bracket:
         """``CudaGraphRunner.replay`` of releases whose result doesn't say whether a graph ran."""
-        cycle = self._own_cycle()
-        if cycle is not None:
-            cycle.replayed = True
-        return wrapped(*args, **kwargs)
+
+        def before(instance: Any, args: Args, kwargs: Kwargs) -> None:
+            cycle = self._own_cycle()
+            if cycle is not None:
+                cycle.replayed = True
+
+        return Bracket(before, _nothing)
+
+    def _begun(self, name: str | None) -> int | None:
+        return None if name is None else self._recorder.begin_phase(name)
+
+    def _end(self, token: int, result: Any, failed: bool) -> None:
+        self._recorder.end_phase(token)
+
+    def _enter_leaf(self, cycle: _Cycle, name: str) -> _Leaf:
+        outer, cycle.leaf = cycle.leaf, name
+        return cycle, outer, self._recorder.begin_phase(name)
+
+    def _end_leaf(self, state: _Leaf, result: Any, failed: bool) -> None:
+        cycle, outer, token = state
+        self._recorder.end_phase(token)
+        cycle.leaf = outer
 
     def _draft_tokens(self, scheduler: Any) -> int:
         """Tokens the draft proposes per request: the worker's own number (it may adapt), else the server's argument."""
@@ -224,101 +288,6 @@ class CycleHooks:
         """The open cycle, seen from the thread that opened it; None in warm-up runs, which no cycle encloses."""
         return self._cycle if threading.get_ident() == self._thread else None
 
-    def _within(self, name: str | None, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name is None:
-            return wrapped(*args, **kwargs)
-        token = self._recorder.begin_phase(name)
-        try:
-            return wrapped(*args, **kwargs)
-        finally:
-            self._recorder.end_phase(token)
 
-
-def _place(scheduler: Any) -> dict[str, int | None]:
-    """Coordinates of this scheduler; where they are kept moved twice."""
-    context = sys.modules.get("sglang.srt.runtime_context")
-    holder = getattr(scheduler, "ps", None)  # 0.5.13 to 0.5.20
-    if holder is None:
-        told = hasattr(scheduler, "tp_rank")  # up to 0.5.12; else the context of 0.5.21 and later
-        holder = context.get_parallel() if context is not None and not told else scheduler
-    names = {"tensor": "tp_rank", "pipeline": "pp_rank", "data": "dp_rank", "expert": "moe_ep_rank"}
-    return {ours: getattr(holder, theirs, None) for ours, theirs in names.items()}
-
-
-def _settings(server_args: Any) -> dict[str, Any]:
-    """The server's arguments by name, as resolved; later releases keep what the user typed apart from that."""
-    resolved = getattr(server_args, "resolved_dict", None)
-    return dict(resolved() if resolved is not None else vars(server_args))
-
-
-def _replica_rank(settings: dict[str, Any], place: dict[str, int | None]) -> int | None:
-    """Rank over all replicas of plain data parallelism, whose process groups number each replica from 0; else None."""
-    if settings["dp_size"] <= 1 or settings.get("enable_dp_attention") or place["data"] is None:
-        return None
-    tensor = int(settings["tp_size"])
-    within = (place["pipeline"] or 0) * tensor + (place["tensor"] or 0)
-    return place["data"] * tensor * int(settings.get("pp_size", 1)) + within
-
-
-def _mode(batch: Any) -> str | None:
-    """Mode of the cycle that runs ``batch``; None where no forward runs (a prefill taken over from another server)."""
-    mode = batch.forward_mode
-    if mode.is_idle():
-        return "idle"
-    if mode.is_mixed():
-        return "mixed"
-    if mode.is_decode():
-        return "decode" if batch.spec_algorithm.is_none() else "speculative"
-    if mode.is_extend():
-        return "prefill"
-    return None
-
-
-def _graph_batch_size(scheduler: Any, result: Any, cycle: _Cycle) -> int | None:
-    """Batch size of the target's CUDA graph that ran, from its runner; None when the forward was eager."""
-    if not getattr(result, "can_run_cuda_graph", cycle.replayed):
-        return None
-    worker = scheduler.tp_worker
-    model_runner = getattr(worker, "worker", worker).model_runner  # TpModelWorkerClient wraps the worker up to 0.5.3
-    for name in ("decode_cuda_graph_runner", "graph_runner", "cuda_graph_runner"):
-        runner = getattr(model_runner, name, None)
-        if runner is not None:
-            return getattr(runner, "bs", None)
-    return None
-
-
-def _progress(requests: Sequence[Any]) -> list[tuple[int, bool]]:
-    """Per request: tokens committed so far, those after a stop token left out, and whether it is over."""
-    progress = []
-    for request in requests:
-        stop = getattr(request, "finished_len", None)
-        progress.append((len(request.output_ids) if stop is None else stop, request.finished()))
-    return progress
-
-
-def _committed(request: Any, before: tuple[int, bool], after: tuple[int, bool]) -> int | None:
-    """Tokens that a step committed; None where they were thrown away.
-
-    Under overlap scheduling a request may be over, or retracted, before the result of its last step is looked at.
-    """
-    if before[1] or getattr(request, "is_retracted", False) or after[0] < before[0]:
-        return None
-    return after[0] - before[0]
-
-
-def _accepted(result: Any, cycle: _Cycle, batch_size: int) -> list[int] | None:
-    """The verifier's own count of accepted drafts per request; None where this release doesn't bring it to the host."""
-    accepted = cycle.accepted if cycle.accepted is not None else _first_list(result)
-    if accepted is None:
-        lengths = getattr(result, "accept_lens", None)  # overlap worker up to 0.5.6: the copy that the scheduler made
-        if lengths is not None and not lengths.is_cuda:
-            accepted = [length - 1 for length in lengths.tolist()]
-    return accepted if accepted is not None and len(accepted) == batch_size else None
-
-
-def _first_list(holder: Any) -> list[int] | None:
-    for name in _ACCEPTED_FIELDS:
-        values = getattr(holder, name, None)
-        if values is not None:
-            return list(values)
-    return None
+def _nothing(state: Any, result: Any, failed: bool) -> None:
+    """After a call that needs nothing afterwards."""

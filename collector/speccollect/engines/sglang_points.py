@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from speccollect.bracket import Bracket
 from speccollect.engines.sglang_cycle import CycleHooks
-from speccollect.hooking import HookPoint, Wrapper
+from speccollect.hooking import HookPoint
 
 OLDEST: Final = "0.4.6"
 """Releases before it were not read."""
@@ -24,29 +25,32 @@ def points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
     scheduler = _MANAGERS + "scheduler"
     return (
         # The loop takes requests on every turn, also while it has nothing to run: the place to see arm and disarm.
-        HookPoint(scheduler, "Scheduler.recv_requests", lambda _: cycles.receive, "<0.5.13", polls=True),
+        HookPoint(scheduler, "Scheduler.recv_requests", lambda _: cycles.receive(), "<0.5.13", polls=True),
         HookPoint(
             _MANAGERS + "scheduler_components.request_receiver",
             "SchedulerRequestReceiver.recv_requests",
-            lambda _: cycles.receive,
+            lambda _: cycles.receive(),
             ">=0.5.13",
             polls=True,
         ),
         HookPoint(scheduler, "Scheduler.__init__", lambda _: cycles.started, always=True),
-        HookPoint(scheduler, "Scheduler.run_batch", lambda _: cycles.run_batch, parameters=("batch",)),
+        HookPoint(scheduler, "Scheduler.run_batch", lambda _: cycles.run_batch(), parameters=("batch",)),
         HookPoint(
-            scheduler, "Scheduler.process_batch_result", lambda _: cycles.process_result, parameters=("batch", "result")
+            scheduler,
+            "Scheduler.process_batch_result",
+            lambda _: cycles.process_result(),
+            parameters=("batch", "result"),
         ),
         HookPoint(
             scheduler,
             "Scheduler.launch_batch_sample_if_needed",
-            lambda _: cycles.delayed_sample,
+            lambda _: cycles.delayed_sample(),
             ">=0.5.4",
             ("batch_result",),
         ),
-        HookPoint(_MANAGERS + "tp_worker", "TpModelWorker.forward_batch_generation", lambda _: cycles.target_forward),
+        HookPoint(_MANAGERS + "tp_worker", "TpModelWorker.forward_batch_generation", lambda _: cycles.target_forward()),
         HookPoint(
-            "sglang.srt.model_executor.cuda_graph_runner", "CudaGraphRunner.replay", lambda _: cycles.replay, "<0.4.8"
+            "sglang.srt.model_executor.cuda_graph_runner", "CudaGraphRunner.replay", lambda _: cycles.replay(), "<0.4.8"
         ),
         *_v1_points(cycles),
         *_v2_points(cycles),
@@ -70,7 +74,7 @@ def _v1_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
             for method, phase in phases
         ),
         *(
-            HookPoint(_SPECULATIVE + module, "EagleVerifyInput.verify", lambda _: cycles.verify_tree, versions)
+            HookPoint(_SPECULATIVE + module, "EagleVerifyInput.verify", lambda _: cycles.verify_tree(), versions)
             for module, versions in verifiers
         ),
         *(
@@ -156,11 +160,11 @@ READS: Final = (
 """What else of SGLang the wrappers rely on."""
 
 
-def _leaf(cycles: CycleHooks, phase: str) -> Callable[[Any], Wrapper]:
-    wrapper = cycles.leaf(phase)
-    return lambda _: wrapper
+def _leaf(cycles: CycleHooks, phase: str) -> Callable[[Any], Bracket]:
+    bracket = cycles.leaf(phase)
+    return lambda _: bracket
 
 
-def _part(cycles: CycleHooks, phase: str) -> Callable[[Any], Wrapper]:
-    wrapper = cycles.part(phase)
-    return lambda _: wrapper
+def _part(cycles: CycleHooks, phase: str) -> Callable[[Any], Bracket]:
+    bracket = cycles.part(phase)
+    return lambda _: bracket

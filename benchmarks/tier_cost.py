@@ -1,0 +1,159 @@
+"""What the phase tier itself costs: the embedded engine's hooks around methods that do nothing, in microseconds a cycle.
+
+    python benchmarks/tier_cost.py [--rounds 15] [--cycles 300] [--cold-mb 8] [--json FILE]
+
+A cycle is what the embedded engine's is: forward_batch with draft, verify and draft_extend in it, then process_result. Ways: none (no
+hooks), idle (hooks in place, not armed), phases (armed, no profiler), and phases with NVTX ranges where a tool listens. All take turns in one
+process. ``hot``: cycles back to back, so that the hooks' code stays in the processor's caches. ``cold``: between two cycles memory is
+walked that the caches can't hold beside it, as a server's step does; on a server the hooks run cold. ``other threads`` is CPU time that
+the writer thread took meanwhile, a cycle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speccollect import control
+from speccollect.config import PHASES_ONLY
+from speccollect.demo.scheduler import Scheduler
+from speccollect.demo.worker import CycleResult, SpeculativeWorker
+from speccollect.engines import embedded
+from speccollect.recorder import Recorder
+
+WAYS = ("none", "idle", "phases")
+
+
+class Request:
+    request_id = "bench"
+
+
+class Sequence:
+    request = Request()
+    context_tokens = 1000
+
+
+class Batch:
+    mode = "speculative"
+    sequences = (Sequence(),)
+
+
+class Config:
+    steps = 2
+
+
+def empty(stack: ExitStack) -> Callable[[], None]:
+    """One cycle of a worker whose phases do nothing; the methods come back when the stack closes."""
+
+    def nothing(self: Any, count: int, graph_size: int | None) -> None: ...
+
+    def forward_batch(self: Any, batch: Any) -> CycleResult:
+        self.draft(1, 1)
+        self.verify(1, 1)
+        self.draft_extend(1, 1)
+        return CycleResult([[1, 2]], [1], 1)
+
+    def process_result(self: Any, batch: Any, result: CycleResult) -> list[int]:
+        return [2]
+
+    for owner, methods in (
+        (
+            SpeculativeWorker,
+            {"draft": nothing, "verify": nothing, "draft_extend": nothing, "forward_batch": forward_batch},
+        ),
+        (Scheduler, {"process_result": process_result}),
+    ):
+        for name, method in methods.items():
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            # a function of its own for each name: wrapping one would otherwise wrap all
+            setattr(owner, name, type(method)(method.__code__, method.__globals__, name, None, method.__closure__))
+    worker: Any = object.__new__(SpeculativeWorker)
+    worker.config = Config()
+    scheduler = object.__new__(Scheduler)
+    batch: Any = Batch()
+
+    def cycle() -> None:
+        scheduler.process_result(batch, worker.forward_batch(batch))
+
+    return cycle
+
+
+def turn(cycle: Callable[[], None], cycles: int, cold: np.ndarray[Any, Any] | None) -> tuple[float, float]:
+    """(median cycle, CPU of other threads a cycle), us."""
+    times = []
+    clock = time.perf_counter_ns
+    others = time.process_time_ns() - time.thread_time_ns()
+    for _ in range(cycles):
+        if cold is not None:
+            cold += 1
+        begun = clock()
+        cycle()
+        times.append(clock() - begun)
+    others = time.process_time_ns() - time.thread_time_ns() - others
+    return statistics.median(times) / 1e3, others / cycles / 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--cycles", type=int, default=300, help="cycles of each turn")
+    parser.add_argument("--cold-mb", type=int, default=8, help="memory walked between two cold cycles")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, list[tuple[float, float]]]] = {"hot": {}, "cold": {}}
+    walked = np.zeros(options.cold_mb << 17, dtype=np.int64)
+    with ExitStack() as stack:
+        cycle = empty(stack)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        recorder = Recorder(folder)
+        stack.callback(recorder.close)
+        for number in range(options.rounds + 1):
+            for heat, cold in (("hot", None), ("cold", walked)):
+                for way in WAYS:
+                    with ExitStack() as once:
+                        if way != "none":
+                            once.callback(embedded.install(recorder).remove)
+                            recorder.poll()
+                        if way == "phases":
+                            control.arm(folder, PHASES_ONLY)
+                            recorder.poll()
+                        turn(cycle, 30, cold)
+                        told = turn(cycle, options.cycles, cold)
+                        if way == "phases":
+                            control.disarm(folder)
+                            recorder.poll()
+                            recorder.close()  # its files are written before the next way's turn
+                    if number:  # the first round warms up
+                        figures[heat].setdefault(way, []).append(told)
+    print(
+        f"{options.rounds} rounds of {options.cycles} cycles, us a cycle: median of the rounds' medians (least .. most)"
+    )
+    rows: dict[str, Any] = {}
+    for heat, ways in figures.items():
+        for way, turns in ways.items():
+            over = [mine[0] - base[0] for mine, base in zip(turns, ways["none"], strict=True)]
+            row = rows[f"{way}, {heat}"] = {
+                "over_none_us": statistics.median(over),
+                "least_us": min(over),
+                "most_us": max(over),
+                "other_threads_us": statistics.median(t[1] for t in turns),
+            }
+            print(
+                f"{way:8s} {heat:5s} {statistics.median(t[0] for t in turns):8.2f}   over none {row['over_none_us']:7.2f} "
+                f"({row['least_us']:.2f} .. {row['most_us']:.2f})   other threads {row['other_threads_us']:6.2f}"
+            )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
