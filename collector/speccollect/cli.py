@@ -22,7 +22,7 @@ app = typer.Typer(
 
 _WINDOWS_HELP = (
     "Which decode cycles are profiled: 'off', or e.g. 'skip=60,warmup=2,record=40,repeat=3,gap=60'; "
-    "also cpu_ops, stamps, details, cupti."
+    "also cpu_ops, ranges, stamps, details, modules, cupti."
 )
 Folder = Annotated[
     Optional[Path],  # noqa: UP045  typer reads this at run time, on Python 3.10 too

@@ -49,6 +49,8 @@ class WindowSettings:
     """Grid, block and copy sizes from the profiler's per-event text: several microseconds an event after the window."""
     cupti: bool = False
     """Record device activity through NVIDIA's cupti-python instead of torch.profiler: exact graph nodes, phases from stamps."""
+    modules: bool = False
+    """Which module runs when, inside windows, for eager forwards: a stamp at each module's begin and end, about 3 us a call."""
     max_events: int = 1_000_000
     """Events kept of one window; a longer window is cut at the time the limit was reached, and says so."""
     max_seconds: int = 30

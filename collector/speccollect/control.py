@@ -34,6 +34,8 @@ _FLAG_CPU_OPS: Final = 1
 _FLAG_STAMPS: Final = 2
 _FLAG_DETAILS: Final = 4
 _FLAG_CUPTI: Final = 8
+_FLAG_MODULES: Final = 16
+_FLAG_RANGES: Final = 32
 
 # magic, version, generation, command, flags, recording, skip, warmup, record, repeat, gap, max_events, max_seconds
 _BODY: Final = struct.Struct("<8s12I")
@@ -63,6 +65,7 @@ def pack(command: Command) -> bytes:
     """The file's content, SIZE bytes."""
     w = command.windows
     flags = _FLAG_CPU_OPS * w.cpu_ops | _FLAG_STAMPS * w.stamps | _FLAG_DETAILS * w.details | _FLAG_CUPTI * w.cupti
+    flags |= _FLAG_MODULES * w.modules | _FLAG_RANGES * w.ranges
     body = _BODY.pack(
         MAGIC,
         VERSION,
@@ -110,6 +113,8 @@ def unpack(content: bytes, path: str) -> Command:
         stamps=bool(flags & _FLAG_STAMPS),
         details=bool(flags & _FLAG_DETAILS),
         cupti=bool(flags & _FLAG_CUPTI),
+        modules=bool(flags & _FLAG_MODULES),
+        ranges=bool(flags & _FLAG_RANGES),
         max_events=events,
         max_seconds=seconds,
     )

@@ -24,6 +24,7 @@ from typing import Any, Final
 import wrapt
 
 from speccollect.config import BACKEND_VARIABLE
+from speccollect.module_paths import path_of, paths_below
 from speccollect.nodemap_collectives import Collective, CollectiveWatch, Span
 from speccollect.nodemap_cuda import ORDINAL_MASK, CapturedGraph, GraphReader, Node
 from specschema.communication import family_of
@@ -223,10 +224,10 @@ def _rows(capture: _Capture, nodes: Sequence[Node]) -> dict[str, list[Any]]:
     """Columns of the graph's ``node`` rows, in creation order."""
     modules: list[str | None] = []
     classes: list[str | None] = []
-    paths = _paths(capture.roots)
+    paths = paths_below(capture.roots)
     for end, running in capture.owners:
         added = min(end, len(nodes)) - len(modules)
-        modules += [_path_of(running, paths)] * added
+        modules += [path_of(running, paths)] * added
         classes += [type(running[-1]).__name__ if running else None] * added
     missing = len(nodes) - len(modules)
     collectives = _collective_of_node(nodes, capture.collectives.spans)
@@ -245,31 +246,6 @@ def _rows(capture: _Capture, nodes: Sequence[Node]) -> dict[str, list[Any]]:
         "group_ranks": [list(c.ranks) if c is not None and c.ranks is not None else None for c in collectives],
     }
     return rows
-
-
-def _paths(roots: Sequence[Any]) -> dict[int, str]:
-    """Dotted path of every module below the outermost ones, each beginning with its root's class."""
-    paths: dict[int, str] = {}
-    for root in roots:
-        for name, module in root.named_modules():
-            paths.setdefault(id(module), f"{type(root).__name__}.{name}" if name else type(root).__name__)
-    return paths
-
-
-def _path_of(running: Sequence[Any], paths: Mapping[int, str]) -> str | None:
-    """Path of the innermost of the running modules, outermost first.
-
-    A module that several layers share (one rotary embedding for all of them) has the path of the first; where it runs
-    inside another one of the same model, its path is that one's and its own name.
-    """
-    path: str | None = None
-    for module in running:
-        own = paths.get(id(module))
-        above, path = path, own
-        if above is not None and own is not None and not own.startswith(f"{above}."):
-            shared = own.partition(".")[0] == above.partition(".")[0]
-            path = f"{above}.{own.rpartition('.')[2]}" if shared else own
-    return path
 
 
 def _collective_of_node(nodes: Sequence[Node], spans: Sequence[Span]) -> list[Collective | None]:

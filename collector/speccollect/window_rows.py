@@ -110,6 +110,8 @@ def window_table(
         phases, open_phases = phase_rows(segment, names, origin)
         unclosed = open_cycles + open_phases
     tables += [present(cycles), present(phases)]
+    if profile.modules is not None:
+        tables.append(present(profile.modules.rows(origin, segment.window)))
     profile.columns = None
     info["rows"] = sum(t.num_rows for t in tables)
     info["rows_ns"] = [begun_ns, time.time_ns()]
