@@ -44,7 +44,9 @@ class WindowSettings:
     cpu_ops: bool = False
     """Record CPU operators, too. Dearer, and the only source of the metadata of eager collectives."""
     stamps: bool = False
-    """Device activity alone inside windows, phases from host stamps as outside: the cheapest window."""
+    """Device activity alone inside windows, without the six marks that measure the profiler's clock against the host's."""
+    ranges: bool = False
+    """A range of the profiler's around every phase inside windows, 10 us each; else phases are the host's stamps there, too."""
     details: bool = False
     """Grid, block and copy sizes from the profiler's per-event text: several microseconds an event after the window."""
     cupti: bool = False
@@ -65,6 +67,8 @@ class WindowSettings:
                 raise UsageError(f"windows: {name} must be 1 or more, not {getattr(self, name)}")
         if self.cupti and self.cpu_ops:
             raise UsageError("windows: cupti records no CPU operators; leave out cpu_ops or cupti")
+        if self.ranges and (self.stamps or self.cupti):
+            raise UsageError("windows: ranges are torch.profiler's; leave out ranges, or stamps and cupti")
         if self.record > MAX_RECORD:
             raise UsageError(f"windows: record at most {MAX_RECORD} cycles in one window, not {self.record}")
 
