@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from specanalyze.columns import Ints, distinct, factorize, integers, of_kind, places, rows_by_key
+from specanalyze.eager_modules import with_eager_modules
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specanalyze.replay_nodes import Placement, place
 from specschema.events import DEVICE_KINDS
@@ -169,6 +170,16 @@ def _classes(rows: pl.DataFrame) -> _Classes:
     )
 
 
+def class_of_look(name: str, kind: str, operation: str | None) -> tuple[str, str, bool]:
+    """Bucket and finer class of a device row, and whether a rule knew it: by its kind, its name, and its operation if it tells one."""
+    if kind in ("memcpy", "memset"):
+        return "memcpy", "copy", True
+    if name == WHOLE_REPLAY:
+        return "graph_unresolved", "graph_unresolved", True
+    found = classify(name, operation)
+    return found.bucket, found.subclass, found.rule is not None
+
+
 def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     """Join a rank's device activities with their launch calls, and these with the phase ranges.
 
@@ -211,10 +222,13 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
         is_graph[used],
     )
     placement = place(events, valid, start, launch_of, launches.graph)
+    call = used[launch_of] if len(used) else launch_of
+    pid, tid = (np.where(joined, integers(calls, c, -1)[call], -1) if len(used) else launch_of for c in ("pid", "tid"))
+    placement = with_eager_modules(placement, events, pid, tid, call_start[call] if len(used) else launch_of)
     by_map = np.zeros(len(start), dtype=bool)
-    if placement.placed:
-        bucket, by_map = _mapped(bucket, placement)
-        subclass, subclasses = _mapped_subclass(subclass, subclasses, bucket, by_map & compute_code(bucket), placement)
+    if (placement.node_row >= 0).any():
+        bucket, by_map = mapped_bucket(bucket, placement)
+        subclass, subclasses = mapped_subclass(subclass, subclasses, bucket, by_map & compute_code(bucket), placement)
         classified = classified | by_map
     phase = np.full(len(start), PHASE_CODE[UNATTRIBUTED], dtype=np.int64)
     of_range = np.full(len(start), -1, dtype=np.int64)
@@ -247,7 +261,7 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     )
 
 
-def _mapped(bucket: Ints, placement: Placement) -> tuple[Ints, NDArray[np.bool_]]:
+def mapped_bucket(bucket: Ints, placement: Placement) -> tuple[Ints, NDArray[np.bool_]]:
     """Buckets with the node map's say: computing kernels take their module's class; communication and copies keep theirs.
 
     So no activity changes its tier, and the partition's busy and idle totals do not depend on the map. A collective or
@@ -309,7 +323,7 @@ def _graph_calls(calls: pl.DataFrame) -> NDArray[np.bool_]:
     return graph[codes]
 
 
-def _mapped_subclass(
+def mapped_subclass(
     subclass: Ints, subclasses: list[str], bucket: Ints, decided: NDArray[np.bool_], placement: Placement
 ) -> tuple[Ints, list[str]]:
     """Finer classes with the module's own where the map decided."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import polars as pl
 
 from specanalyze.advice import CYCLES, advice
 from specanalyze.breakdown_warnings import breakdown_warnings
+from specanalyze.compact_talk import CompactTalk, replay_sums
 from specanalyze.engines.engine import each_rank
 from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.rank_result import RankResult, rank_result
 from specanalyze.trace import Trace
-from specanalyze.waits import Waits, match
+from specanalyze.wait_table import SHARES_SCHEMA, by_replay
+from specanalyze.waits import Communication, Waits, match
 from specschema.errors import TraceError
 from specschema.phases import PHASE_KEYS, REMAINDERS
 
@@ -28,7 +31,7 @@ class Breakdown:
         ranks: in order.
         warnings: one line each.
         cycles: of ``cycles.cycle_table``, for the calibration.
-        waits: the ranks' matched collectives, waiting and transfer apart; None with one rank, where waiting is unknown.
+        talk: the ranks' communication kernels; empty with one rank.
     """
 
     name: str
@@ -36,7 +39,30 @@ class Breakdown:
     ranks: list[RankBreakdown]
     warnings: list[str]
     cycles: pl.DataFrame = field(default_factory=pl.DataFrame)
-    waits: Waits | None = None
+    talk: list[Communication | CompactTalk] = field(default_factory=list)
+
+    @cached_property
+    def waits(self) -> Waits | None:
+        """The ranks' matched collectives, waiting and transfer apart; None with one rank, where waiting is unknown."""
+        return match(self.talk)
+
+    @cached_property
+    def _sums(self) -> Mapping[tuple[str, str], pl.DataFrame] | None:
+        compact = [talk for talk in self.talk if isinstance(talk, CompactTalk)]
+        return replay_sums(compact) if len(compact) == len(self.talk) else None
+
+    def waiting(self, rank: str, phase: str) -> pl.DataFrame:
+        """Waiting and transfer of one rank in each replay of a phase: see ``wait_table.by_replay``."""
+        if self._sums is None:
+            return by_replay(self.waits, rank, phase)
+        return self._sums.get((rank, phase), pl.DataFrame(schema=SHARES_SCHEMA))
+
+    @property
+    def has_matches(self) -> bool:
+        """Whether any collective could be matched across ranks, void ones included."""
+        if self._sums:
+            return True
+        return self.waits is not None and self.waits.collectives.height > 0
 
     @property
     def unclassified_share(self) -> float:
@@ -78,7 +104,7 @@ def combined(trace: Trace, results: Iterable[RankResult]) -> Breakdown:
         trace.warnings.extend(line for line in result.warnings if line not in trace.warnings)
     whole = assemble(trace, ranks)
     whole.cycles = pl.concat(cycles)
-    whole.waits = match(talk)
+    whole.talk = talk
     return whole
 
 

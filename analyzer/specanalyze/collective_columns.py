@@ -37,17 +37,27 @@ def collective_columns(activities: Activities, index: Ints) -> pl.DataFrame:
         One row each. Where the row itself does not tell a column, its node does; where neither does, the name gives the
         operation and the element type; null where nothing does.
     """
-    own = _told(activities.rows[activities.row[index]])
+    own = told(activities.rows[activities.row[index]])
     placement = activities.placement
     if placement is not None and placement.nodes.height:
         node = placement.node_row[index]
-        nodes = _told(placement.nodes[np.maximum(node, 0)])
+        nodes = told(placement.nodes[np.maximum(node, 0)])
         known = pl.Series((node >= 0) & ~placement.one_of_several[index])
         own = own.with_columns(
             pl.when(pl.col(name).is_null() & known).then(nodes.get_column(name)).otherwise(pl.col(name)).alias(name)
             for name in TOLD
         )
-    names = activities.rows[activities.row[index]].select(pl.col("name").cast(pl.String).alias("_name"))
+    return described(own, activities.rows[activities.row[index]].get_column("name"))
+
+
+def described(own: pl.DataFrame, name: pl.Series) -> pl.DataFrame:
+    """Columns TOLD, completed by what kernel names tell, then NAMED.
+
+    Args:
+        own: columns TOLD.
+        name: kernel name of each row.
+    """
+    names = pl.DataFrame({"_name": name.cast(pl.String)})
     distinct = names.get_column("_name").unique(maintain_order=True).drop_nulls().to_list()
     said = [describe(name) for name in distinct]
     table = pl.DataFrame(
@@ -72,7 +82,8 @@ def collective_columns(activities: Activities, index: Ints) -> pl.DataFrame:
     )
 
 
-def _told(rows: pl.DataFrame) -> pl.DataFrame:
+def told(rows: pl.DataFrame) -> pl.DataFrame:
+    """Columns TOLD of some rows, null where they have none."""
     columns = [
         rows.get_column(name).cast(dtype)
         if name in rows.columns

@@ -33,9 +33,23 @@ def instance_table(window: WindowAnalysis) -> pl.DataFrame:
         calling = mine & graph_launch_time(window)
         np.add.at(graph_launch, part.range[calling], (part.end - part.start)[calling])
     replays, lost = _replays(window)
+    return instance_rows(window.window, ranges, sums.reshape(count, buckets), graph_launch, replays, lost)
+
+
+def instance_rows(
+    window: int, ranges: Ranges, sums: Ints, graph_launch: Ints, replays: Ints, lost: Ints
+) -> pl.DataFrame:
+    """The table of ``instance_table``.
+
+    Args:
+        sums: ns by (range, bucket).
+        graph_launch: the part of each range's launch time that graph launches made, ns.
+        replays, lost: graph launch calls of each range, and those of them without any activity.
+    """
+    count = len(ranges)
     table = pl.DataFrame(
         {
-            "window": np.full(count, window.window, dtype=np.int64),
+            "window": np.full(count, window, dtype=np.int64),
             "cycle": cycle_numbers(ranges),
             "phase": np.array(PHASE_KEYS)[ranges.phase] if count else np.array([], dtype=str),
             "start_ns": ranges.start,
@@ -46,9 +60,8 @@ def instance_table(window: WindowAnalysis) -> pl.DataFrame:
         },
         schema_overrides={"phase": pl.String},
     )
-    cells = sums.reshape(count, buckets)
     return table.with_columns(
-        *(pl.Series(bucket, cells[:, i]) for i, bucket in enumerate(BUCKETS)), pl.Series("graph_launch", graph_launch)
+        *(pl.Series(bucket, sums[:, i]) for i, bucket in enumerate(BUCKETS)), pl.Series("graph_launch", graph_launch)
     )
 
 

@@ -16,18 +16,24 @@ import polars as pl
 
 from specanalyze import json_repair, kineto_scan
 from specanalyze.collectives import group_ranks
+from specanalyze.compact_rank import Collector, CompactRank, OddRowsError
 from specanalyze.event_bounds import LATEST_NS
 from specanalyze.event_frame import empty, main_thread, table
 from specanalyze.event_text import EventText
 from specanalyze.file_text import FileText, Progress
+from specanalyze.frame_piece import FramePiece
 from specanalyze.kineto_columns import Row, columns, decode
 from specanalyze.kineto_scan import Rows
+from specanalyze.native import collect
 from specanalyze.recording_sections import MOST_RANKS
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
 from specschema.errors import TraceError
 
 _DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
 _OVERLAP_BYTES: Final = 64
+_NOT_SUMMED: Final = ("grid", "block", "bytes", "graph_id", "node")
+"""Arguments that sums over a rank don't need."""
+_STREAMED_ROWS: Final = 1 << 16
 _SCANNED_BYTES: Final = 1 << 20
 """Text scanned at once: small enough to stay in the processor's cache from reading to scanning."""
 
@@ -133,6 +139,72 @@ def read_events(
         window=pl.lit(0),
     )
     return table(events), warnings
+
+
+def read_compact(
+    path: Path, rank: int, *, host: str | None, world_size: int | None, progress: Progress | None = None
+) -> CompactRank | None:
+    """A rank as sums over it need it, in memory that grows by 20 bytes a device row; None where it takes the whole table.
+
+    Args:
+        path: JSON or JSON.gz of any size.
+        rank: global rank.
+        host, world_size: as ``RankTrace`` has them.
+        progress: called with the bytes read.
+
+    Raises:
+        TraceError: see EventText.
+    """
+    scan = kineto_scan.scanner(path.stat().st_size)
+    compiled = collect.compiled(compile_it=path.stat().st_size > kineto_scan.COMPILES_ABOVE_BYTES)
+    if scan is None or compiled is None:
+        return None
+    text = EventText(FileText(path, progress, chunk_bytes=_SCANNED_BYTES), partial(_scanned, scan))
+    collector = Collector(compiled)
+    try:
+        with _no_cycle_collection():
+            for frame in _streamed(text, scan):
+                collector.add(FramePiece(_summed(frame), {"window": 0}))
+        if text.repairs or text.lost or not collector.device_rows:
+            return None
+        base_ns = _base_ns(text.metadata, path.name)
+        return collector.finished(str(rank), rank, str(path), host=host, world_size=world_size, base_ns=base_ns)
+    except OddRowsError:
+        return None
+
+
+def _streamed(text: EventText[Any], scan: kineto_scan.Scanner) -> Iterator[pl.DataFrame]:
+    """Events, in file order, some at a time; a frame is valid until the next one is asked for."""
+    waiting = Rows(0, 0)
+    for batch in text.batches():
+        for scanned, items in groupby(batch, key=lambda item: isinstance(item, Rows)):
+            if scanned:
+                waiting = Rows(waiting.first, [*items][-1].last)
+                continue
+            if (frame := scan.frame(waiting, _NOT_SUMMED)) is not None:
+                yield frame
+            if (frame := columns(items)) is not None:
+                yield frame
+            waiting = Rows(waiting.last, waiting.last)
+        if waiting.last >= _STREAMED_ROWS:
+            if (frame := scan.frame(waiting, _NOT_SUMMED)) is not None:
+                yield frame
+            scan.clear()
+            waiting = Rows(0, 0)
+    if (frame := scan.frame(waiting, _NOT_SUMMED)) is not None:
+        yield frame
+
+
+def _summed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Events with the columns that ``compact_rank.Collector`` looks at.
+
+    Raises:
+        OddRowsError: device work of several processes, or host rows whose process has no number.
+    """
+    nameless = pl.col("pid").is_null() & pl.col("kind").is_in(("phase", "cycle", "launch"))
+    if frame.select((pl.col("merged") | nameless).any()).item():
+        raise OddRowsError
+    return frame.drop("merged", "ts_ns").with_columns(start_ns=frame["ts_ns"].fill_null(0))
 
 
 def _scanned(scan: kineto_scan.Scanner, text: bytes) -> list[Row | Rows]:

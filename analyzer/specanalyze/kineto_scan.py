@@ -7,7 +7,7 @@ goes through ``kineto_columns.decode``, which alone decides what odd text means.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -84,11 +84,15 @@ class Scanner:
             return None
         return Rows(first, int(self._c.scanner_rows(self._handle)))
 
-    def frame(self, rows: Rows) -> pl.DataFrame | None:
-        """What ``kineto_columns.columns`` gives for the same rows."""
+    def clear(self) -> None:
+        """Forget all rows; frames made of them are not valid any more."""
+        self._c.scanner_forget(self._handle, 0, (ctypes.c_size_t * len(self._values))(*self._counts()))
+
+    def frame(self, rows: Rows, without: Collection[str] = ()) -> pl.DataFrame | None:
+        """What ``kineto_columns.columns`` gives for the same rows; without some columns of arguments."""
         if rows.first == rows.last:
             return None
-        numbers = [self._number(name, rows) for name in _NUMBERS]
+        numbers = [self._number(name, rows) for name in _NUMBERS if name not in without]
         series = [
             pl.Series("kind", _KINDS).gather(self._codes(0, rows)),
             pl.Series("name", ["", *self._values[1]], dtype=pl.Categorical).gather(self._codes(1, rows) + 1),
@@ -96,6 +100,8 @@ class Scanner:
             *(column for column in numbers if column.null_count() < len(column)),
         ]
         for field, name in enumerate(_TEXTS, start=2):
+            if name in without:
+                continue
             codes = pl.Series(self._codes(field, rows))
             if (codes >= 0).any():
                 values = kineto_columns.VALUES_OF[name](self._values[field])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specanalyze import kineto, profiler_folders, sidecars
 from specanalyze.event_bounds import bounded
@@ -15,10 +15,14 @@ from specanalyze.event_text import NotATraceError
 from specanalyze.kineto_columns import Row
 from specanalyze.nsys_inputs import nsys_inputs
 from specanalyze.plain_text import plain_document
+from specanalyze.reading_progress import Reading
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
 from specschema.metadata import VERSION_KEY
+
+if TYPE_CHECKING:
+    from specanalyze.compact_rank import CompactRank
 
 _ENDINGS: Final = (".json", ".json.gz", ".parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -54,6 +58,7 @@ def open_trace(
     """
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"device {device!r} is not known: cpu or cuda")
+    progress = None if progress is None else Reading(progress)
     name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
     if nsys := nsys_inputs(paths):
         from specanalyze.nsys_report import open_report  # what reads a form loads when the form is met
@@ -85,20 +90,13 @@ def open_trace(
 
 def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, salvage: bool) -> Trace:
     ranks = [rank_in_key(source.key) for source in trace.sources]
-    sources = tuple(
-        replace(
-            source,
-            read=partial(
-                _read_enriched,
-                source,
-                sidecars.find(Path(source.source), rank, ranks, cycles, node_map),
-                trace.warnings,
-                salvage=salvage,
-            ),
-        )
-        for source, rank in zip(trace.sources, ranks, strict=True)
-    )
-    return replace(trace, sources=sources, metadata=plain_document(trace.metadata))
+    sources = []
+    for source, rank in zip(trace.sources, ranks, strict=True):
+        files = sidecars.find(Path(source.source), rank, ranks, cycles, node_map)
+        read = partial(_read_enriched, source, files, trace.warnings, salvage=salvage)
+        compact = source.compact if files == sidecars.Sidecars() else None
+        sources.append(replace(source, read=read, compact=compact))
+    return replace(trace, sources=tuple(sources), metadata=plain_document(trace.metadata))
 
 
 def rank_in_key(key: str) -> int:
@@ -157,6 +155,7 @@ def _open_kineto(
             key=str(k.file.rank),
             source=str(k.file.path),
             read=partial(_read_kineto, k.file, warnings, salvage=salvage, device=device, progress=done),
+            compact=None if salvage else partial(_compact_kineto, k.file, progress=done),
         )
         for k in found
     )
@@ -303,6 +302,13 @@ def _read_kineto(
         host=file.host,
         device="cuda" if activities else "cpu",
         world_size=file.world_size,
+    )
+
+
+def _compact_kineto(file: RankFile, *, progress: _Progress) -> CompactRank | None:
+    rank = file.rank or 0
+    return kineto.read_compact(
+        file.path, rank, host=file.host, world_size=file.world_size, progress=progress.of(file.path)
     )
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from specanalyze.activities import BUCKET_CODE, Activities
+from specanalyze.activities import BUCKET_CODE, Activities, communication_code
 from specanalyze.analysis import RankAnalysis
-from specanalyze.instances import graph_launch_time, instance_table
+from specanalyze.columns import Ints
+from specanalyze.compact_rank import CompactRank
+from specanalyze.compact_window import Looks, WindowSums
+from specanalyze.instances import graph_launch_time, instance_rows, instance_table
 from specanalyze.intervals import union_by_key
+from specanalyze.native.timeline import RowSums
 from specanalyze.partition import Partition
 from specanalyze.ranges import PHASE_CODE
 from specschema.phases import BUCKETS, OUTSIDE, PHASE_KEYS, UNATTRIBUTED
@@ -94,10 +100,7 @@ def rank_breakdown(analysis: RankAnalysis) -> RankBreakdown:
     result = RankBreakdown(rank.key, rank.source, rank.device)
     tables = []
     unrecognised: dict[str, None] = {}
-    totals = np.zeros((len(PHASE_KEYS), len(BUCKETS)), dtype=np.int64)
-    instances, busy, hidden = (np.zeros(len(PHASE_KEYS), dtype=np.int64) for _ in range(3))
-    present = np.zeros(len(PHASE_KEYS), dtype=bool)
-    graph_launch = np.zeros(len(PHASE_KEYS), dtype=np.int64)
+    sums = _PhaseSums()
     for window in analysis.windows:
         acts, part = window.activities, window.partition
         unrecognised.update(dict.fromkeys(window.ranges.unrecognised))
@@ -111,26 +114,99 @@ def rank_breakdown(analysis: RankAnalysis) -> RankBreakdown:
             continue
         result.windows += 1
         result.window_ns += part.window_ns
-        totals += part.totals()
-        instances += window.ranges.instances()
-        busy += part.gpu_busy
-        hidden += part.hidden_communication
-        present |= _present(part, acts)
+        sums.totals += part.totals()
+        sums.instances += window.ranges.instances()
+        sums.busy += part.gpu_busy
+        sums.hidden += part.hidden_communication
+        sums.present |= _present(part, acts)
         calling = graph_launch_time(window)
-        np.add.at(graph_launch, part.phase[calling], (part.end - part.start)[calling])
+        np.add.at(sums.graph_launch, part.phase[calling], (part.end - part.start)[calling])
         tables.append(instance_table(window))
-    for p in np.flatnonzero(present | (instances > 0) | totals.any(axis=1)):
+    return _finished(result, sums, tables, tuple(unrecognised))
+
+
+@dataclass
+class _PhaseSums:
+    """By phase code: ns by bucket, ranges, ns of gpu_busy, hidden_comm and graph_launch, whether it has an activity in W."""
+
+    totals: Ints = field(default_factory=lambda: np.zeros((len(PHASE_KEYS), len(BUCKETS)), dtype=np.int64))
+    instances: Ints = field(default_factory=lambda: np.zeros(len(PHASE_KEYS), dtype=np.int64))
+    busy: Ints = field(default_factory=lambda: np.zeros(len(PHASE_KEYS), dtype=np.int64))
+    hidden: Ints = field(default_factory=lambda: np.zeros(len(PHASE_KEYS), dtype=np.int64))
+    graph_launch: Ints = field(default_factory=lambda: np.zeros(len(PHASE_KEYS), dtype=np.int64))
+    present: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(len(PHASE_KEYS), dtype=bool))
+
+
+def _finished(
+    result: RankBreakdown, sums: _PhaseSums, tables: list[pl.DataFrame], unrecognised: tuple[str, ...]
+) -> RankBreakdown:
+    for p in np.flatnonzero(sums.present | (sums.instances > 0) | sums.totals.any(axis=1)):
         phase = PHASE_KEYS[p]
-        result.instances[phase] = int(instances[p])
-        result.gpu_busy_ns[phase] = int(busy[p])
-        result.hidden_comm_ns[phase] = int(hidden[p])
-        result.graph_launch_ns[phase] = int(graph_launch[p])
-        result.buckets_ns[phase] = {BUCKETS[b]: int(totals[p, b]) for b in np.flatnonzero(totals[p])}
+        result.instances[phase] = int(sums.instances[p])
+        result.gpu_busy_ns[phase] = int(sums.busy[p])
+        result.hidden_comm_ns[phase] = int(sums.hidden[p])
+        result.graph_launch_ns[phase] = int(sums.graph_launch[p])
+        result.buckets_ns[phase] = {BUCKETS[b]: int(sums.totals[p, b]) for b in np.flatnonzero(sums.totals[p])}
     result.phase_instances = pl.concat(tables) if tables else pl.DataFrame()
-    result.unrecognised = tuple(unrecognised)
+    result.unrecognised = unrecognised
     if sum(result.total_ns(p) for p in result.buckets_ns) != result.window_ns:
         raise AssertionError("buckets do not sum to the window")
     return result
+
+
+def summed_breakdown(rank: CompactRank, windows: Sequence[WindowSums], looks: Looks) -> RankBreakdown:
+    """What ``rank_breakdown`` gives, of windows that are summed already."""
+    result = RankBreakdown(rank.key, rank.source, "cuda")
+    tables = []
+    unrecognised: dict[str, None] = {}
+    sums = _PhaseSums()
+    communication = communication_code(np.arange(len(BUCKETS)))
+    for window in windows:
+        rows, part = window.rows, window.partition
+        unrecognised.update(dict.fromkeys(window.ranges.unrecognised))
+        result.invalid += window.invalid
+        result.cut += window.cut
+        for pair, count in window.ranges.crossing.items():
+            result.crossing[pair] = result.crossing.get(pair, 0) + count
+        for name in (UNATTRIBUTED, OUTSIDE):
+            count, ns = getattr(result, name)
+            code = PHASE_CODE[name]
+            setattr(result, name, (count + int(rows.count[code]), ns + int(rows.whole[code])))
+        result.lead_ns = max(result.lead_ns, rows.lead or 0)
+        _add_looks(result, rows, looks)
+        if part is None:
+            continue
+        result.windows += 1
+        result.window_ns += window.window_ns
+        sums.totals += part.totals
+        sums.instances += window.ranges.instances()
+        sums.busy += rows.busy
+        sums.hidden += rows.talking - part.totals[:, communication].sum(axis=1)
+        sums.present |= rows.present
+        sums.graph_launch += part.graph_phase
+        tables.append(
+            instance_rows(window.number, window.ranges, part.by_range, part.graph_range, window.replays, window.lost)
+        )
+    return _finished(result, sums, tables, tuple(unrecognised))
+
+
+def _add_looks(result: RankBreakdown, rows: RowSums, looks: Looks) -> None:
+    """Classification of a window's device time, by what its rows look like."""
+    by_name, by_map = (rows.look_ns[i].tolist() for i in (0, 1))
+    counts = rows.look_count.sum(axis=0).tolist()
+    known = looks.classified.tolist()
+    ways = {"map": sum(by_map), "name": 0, "unclassified": 0}
+    for i, (name, _, _) in enumerate(looks.looks):  # one turn a distinct name
+        ways["name" if known[i] else "unclassified"] += by_name[i]
+        if not known[i] and by_name[i]:
+            result.unclassified_names[name] = result.unclassified_names.get(name, 0) + by_name[i]
+        untold = looks.subclass[i] == UNKNOWN_OPERATION and looks.bucket[i] == BUCKET_CODE["other_comm"]
+        if untold and counts[i]:
+            result.unknown_communication[name] = result.unknown_communication.get(name, 0) + counts[i]
+    result.device_ns += sum(ways.values())
+    result.unclassified_ns += ways["unclassified"]
+    for way, ns in ways.items():
+        result.decided_ns[way] = result.decided_ns.get(way, 0) + ns
 
 
 def _present(part: Partition, acts: Activities) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 
 import polars as pl
 
 from specanalyze.analysis import analyse_rank
+from specanalyze.compact_talk import CompactTalk, window_talk
+from specanalyze.compact_window import Looks, joined_window, window_sums
 from specanalyze.cycles import rank_cycles
-from specanalyze.load import open_trace
-from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown
-from specanalyze.trace import RankSource, Trace
+from specanalyze.native import timeline
+from specanalyze.ranges import recognised_ranges
+from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown, summed_breakdown
+from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.waits import Communication, rank_communication
-
-
-@dataclass(frozen=True)
-class RankTask:
-    """One rank of a recording on disk, as another process can take it up.
-
-    Attributes:
-        paths, cycles, node_map, salvage, device: as ``load.open_trace`` takes them.
-        key: the rank's key (``RankSource.key``).
-        phase_map: regular expression -> phase, for range names that are not built in.
-        talks: keep its collectives, to be matched with the other ranks'.
-    """
-
-    paths: tuple[Path, ...]
-    key: str
-    cycles: Path | None = None
-    node_map: Path | None = None
-    salvage: bool = False
-    device: str | None = None
-    phase_map: tuple[tuple[str, str], ...] = ()
-    talks: bool = True
 
 
 @dataclass
@@ -51,7 +31,7 @@ class RankResult:
 
     breakdown: RankBreakdown
     cycles: pl.DataFrame
-    communication: Communication | None
+    communication: Communication | CompactTalk | None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -64,6 +44,10 @@ def rank_result(
         TraceError: it can't be read.
     """
     before = len(trace.warnings)
+    summed = _summed(source, trace, phase_map, talks=talks)
+    if summed is not None:
+        summed.warnings += trace.warnings[before:]
+        return summed
     analysis = analyse_rank(source.read(), phase_map)
     breakdown = rank_breakdown(analysis)
     cycles = rank_cycles(analysis.trace, phase_map, trace.metadata)
@@ -71,33 +55,27 @@ def rank_result(
     return RankResult(breakdown, cycles, talk, trace.warnings[before:])
 
 
-def work(task: RankTask, progress: Callable[[int, int], None] | None = None) -> RankResult:
-    """Open the recording and reduce one of its ranks. Task and result can be pickled.
-
-    The recording is opened once in a process that works on several of its ranks, unless ``progress`` (see ``load.open_trace``) is given.
-
-    Raises:
-        TraceError, UsageError: as ``load.open_trace``.
-    """
-    asked = (task.paths, task.cycles, task.node_map, task.salvage, task.device)
-    trace = _opened(*asked) if progress is None else _open(*asked, progress)
-    source = next(source for source in trace.sources if source.key == task.key)
-    return rank_result(source, trace, dict(task.phase_map), talks=task.talks)
-
-
-def _open(
-    paths: tuple[Path, ...],
-    cycles: Path | None,
-    node_map: Path | None,
-    salvage: bool,
-    device: str | None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Trace:
-    return open_trace(list(paths), cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=progress)
-
-
-@lru_cache(maxsize=1)
-def _opened(
-    paths: tuple[Path, ...], cycles: Path | None, node_map: Path | None, salvage: bool, device: str | None
-) -> Trace:
-    return _open(paths, cycles, node_map, salvage, device)
+def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None, *, talks: bool) -> RankResult | None:
+    """The same from a compact rank by the compiled passes; None where the one or the other is not to be had."""
+    rank = None if source.compact is None else source.compact()
+    compiled = None if rank is None else timeline.compiled()
+    if compiled is None or rank is None:
+        return None
+    looks = Looks(rank.looks)
+    windows, parts, replays = [], [], []
+    known = rank.events.get_column("window").null_count() < rank.events.height
+    for number in sorted(rank.windows):
+        rows = rank.events.filter(pl.col("window") == number) if known else rank.events
+        window = joined_window(compiled, rank, number, recognised_ranges(rows, phase_map), looks)
+        windows.append(window_sums(window, rank.streams, len(rank.looks)))
+        if talks:
+            part, sizes = window_talk(window, looks)
+            parts.append(part)
+            replays.append(sizes)
+    events = RankTrace(rank.key, rank.rank, rank.source, rank.events, rank.host, world_size=rank.world_size)
+    names = [name for name, _, _ in rank.looks]
+    return RankResult(
+        summed_breakdown(rank, windows, looks),
+        rank_cycles(events, phase_map, trace.metadata),
+        CompactTalk(rank.key, rank.rank, rank.host, names, parts, replays) if talks else None,
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 if TYPE_CHECKING:
+    from specanalyze.compact_rank import CompactRank
     from specanalyze.engines.engine import Engine
 
 
@@ -40,12 +41,17 @@ class RankTrace:
 class RankSource:
     """A rank that has not been read yet, so that a recording of many ranks never has to fit in memory at once.
 
-    ``read`` can be pickled (a ``partial`` of a function at the top of a module), so that another process can do it.
+    Attributes:
+        key, source: as ``RankTrace``.
+        read: reads it. It can be pickled (a ``partial`` of a function at the top of a module), so that another process can do it.
+        compact: reads what sums over it need, in a fraction of the memory, and can be pickled, too; None, or a call that gives
+            None, where only ``read`` will do.
     """
 
     key: str
     source: str
     read: Callable[[], RankTrace]
+    compact: Callable[[], CompactRank | None] | None = None
 
 
 @dataclass(frozen=True)

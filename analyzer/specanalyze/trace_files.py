@@ -17,7 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specanalyze import rank_tables
+from specanalyze.arrow_piece import ArrowPiece
+from specanalyze.compact_rank import COLLECTIVE_FACTS, Collector, CompactRank, OddRowsError
 from specanalyze.event_frame import DTYPES, table
+from specanalyze.native import collect
 from specanalyze.parquet_bounds import DAMAGED, bare, family, fits, reason, refuse_bomb
 from specanalyze.recording_sections import MOST_RANKS, checked
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -105,6 +108,7 @@ def read_trace(
                 key=key,
                 source=str(rank.parts[0][0].path),
                 read=partial(_read_rank, rank, warnings, salvage=salvage, device=device, report=report),
+                compact=None if salvage else partial(_compact_rank, rank, report),
             )
             for key, rank in ranks.items()
         ),
@@ -279,6 +283,70 @@ def _read_rank(rank: _Rank, warnings: list[str], *, salvage: bool, device: str |
         device="cpu" if "cpu" in (recorded_on, device) and not _has_device_rows(events) else "cuda",
         world_size=world_size if isinstance(world_size, int) else None,
     )
+
+
+_SUMMED: Final = frozenset(
+    {
+        *("kind", "pid", "name", "start_ns", "dur_ns", "tid", "window", "correlation", "device", "stream"),
+        *("cycle", "mode", "batch_size", "draft_tokens", "request_ids", "accept_lengths", "accepted_draft_tokens"),
+        *("graph_batch_size", "context_tokens", *COLLECTIVE_FACTS),
+    }
+)
+"""Columns that sums over a rank need."""
+_COMPILES_ABOVE_ROWS: Final = 200_000
+"""Rows of a rank that repay compiling what takes them apart, once."""
+_BATCH_ROWS: Final = 1 << 17
+"""Rows read at once: their columns stay in the processor's cache until they are taken apart."""
+
+
+def _compact_rank(rank: _Rank, report: _Progress) -> CompactRank | None:
+    """A rank's rows as sums over them need them; None where only its whole tables can be judged (damage included)."""
+    rows = sum(file.parquet.row_group(group).num_rows for file, groups in rank.parts for group in groups)
+    compiled = collect.compiled(compile_it=rows > _COMPILES_ABOVE_ROWS)
+    if compiled is None:
+        return None
+    collector = Collector(compiled)
+    dictionaries: dict[str, Any] = {}
+    try:
+        for file, groups in rank.parts:
+            types = _types(file)
+            if "kind" not in types:
+                return None
+            texts = [name for name in types if family(types[name]) == "text"]
+            whole = pq.ParquetFile(file.path, metadata=file.parquet, read_dictionary=texts)
+            for group in groups:
+                constant = _constant(file, group)
+                columns = [c for c in _columns(file, group) if c in _SUMMED and c not in constant]
+                for batch in whole.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                    collector.add(ArrowPiece(batch, constant, dictionaries))
+                report.add(file, group)
+        if not collector.device_rows:
+            return None
+        world_size = rank.entry.get("world_size")
+        return collector.finished(
+            rank.key,
+            rank.rank,
+            str(rank.parts[0][0].path),
+            host=rank.entry.get("host"),
+            world_size=world_size if isinstance(world_size, int) else None,
+        )
+    except (OddRowsError, TraceError, *DAMAGED):
+        return None  # the whole-table path says what is wrong, if anything is
+
+
+def _constant(file: _File, group: int) -> dict[str, int]:
+    """Integer columns with one value throughout a row group, by its statistics; a device is 0 where it is null."""
+    found: dict[str, int] = {}
+    row_group = file.parquet.row_group(group)
+    for i in range(row_group.num_columns):
+        column = row_group.column(i)
+        name = column.path_in_schema
+        if name not in ("pid", "window", "device") or not column.is_stats_set or not column.statistics.has_min_max:
+            continue
+        low, high, nulls = column.statistics.min, column.statistics.max, column.statistics.null_count
+        if type(low) is int and low == high and (nulls == 0 if name != "device" else low == 0):
+            found[name] = low
+    return found
 
 
 def _has_device_rows(events: pl.DataFrame) -> bool:

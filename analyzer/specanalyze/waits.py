@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import polars as pl
@@ -14,6 +14,7 @@ from specanalyze.analysis import RankAnalysis
 from specanalyze.collective_columns import NAMED, collective_columns
 from specanalyze.columns import Ints, integers, texts
 from specanalyze.ranges import PHASE_CODE, Ranges
+from specanalyze.replay_numbers import counted_calls, placed_in_replays
 from specschema.phases import CYCLE, LEAF_PHASES
 
 MATCH_PHASES: Final = (*LEAF_PHASES, CYCLE)
@@ -79,31 +80,13 @@ def communication_of(
     launches = activities.launches
     range_phase = np.append(ranges.phase, -1)
     call_phase = range_phase[activities.graph_call_range]
-    order = np.lexsort((np.arange(len(call_phase)), activities.graph_call_start))
-    number_of_call = np.full(len(call_phase), -1, dtype=np.int64)
-    counts: dict[int, int] = {}
-    for code in (PHASE_CODE[p] for p in MATCH_PHASES):
-        mine = order[call_phase[order] == code]
-        number_of_call[mine] = np.arange(len(mine))
-        counts[code] = len(mine)
-    # A graph launch with activities is found among the calls by its start: two calls of one process never start together
-    # on one thread, and of two that do the earlier row counts for both.
+    number, counts = counted_calls(call_phase, activities.graph_call_start, [PHASE_CODE[p] for p in MATCH_PHASES])
     replay = np.full(len(index), -1, dtype=np.int64)
     if len(launches) and len(call_phase):
         in_graph = (launch >= 0) & launches.graph[launch]
-        by_start = np.lexsort((np.arange(len(call_phase)), activities.graph_call_start))
-        at = np.searchsorted(activities.graph_call_start[by_start], launches.start[launch[in_graph]])
-        replay[in_graph] = number_of_call[by_start[at]]
+        replay[in_graph] = number(launches.start[launch[in_graph]])
     phase = activities.phase[index]
-    replay[~np.isin(phase, list(counts))] = -1
-    position = np.full(len(index), -1, dtype=np.int64)
-    replays: dict[int, Ints] = {}
-    for p, count in counts.items():
-        members = np.flatnonzero((phase == p) & (replay >= 0))
-        members = members[np.lexsort((index[members], activities.start[index[members]], replay[members]))]
-        sizes = np.bincount(replay[members], minlength=count).astype(np.int64)
-        position[members] = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        replays[p] = sizes
+    position, replays = placed_in_replays(phase, replay, activities.start[index], counts)
     rows = activities.rows[activities.row[index]]
     kernels = pl.DataFrame(
         {
@@ -144,7 +127,22 @@ def rank_communication(analysis: RankAnalysis) -> Communication:
     return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), arrays)
 
 
-def match(ranks: Sequence[Communication]) -> Waits | None:
+class Talk(Protocol):
+    """What matching needs of a rank: ``Communication``, or what becomes it when asked."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def host(self) -> str | None: ...
+    @property
+    def kernels(self) -> pl.DataFrame: ...
+    @property
+    def replays(self) -> dict[int, Ints]: ...
+
+
+def match(ranks: Sequence[Talk]) -> Waits | None:
     """Match the collectives of all ranks; None with fewer than two ranks, where waiting is unknown."""
     if len(ranks) < 2:
         return None
@@ -164,9 +162,7 @@ def match(ranks: Sequence[Communication]) -> Waits | None:
     return result
 
 
-def _matched_by_seq(
-    kernels: pl.DataFrame, ranks: Sequence[Communication]
-) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
+def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
     """Eager collectives: same process group and sequence number, once a rank."""
     # A group known by name only is taken to be one group; groups of one name but other members are told apart.
     keyed = kernels.filter(pl.col("seq") >= 0, pl.col("replay") < 0).with_columns(
@@ -200,7 +196,7 @@ def _matched_by_seq(
     return _numbered(sized, keys), missing
 
 
-def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Communication], reasons: list[str]) -> pl.DataFrame:
+def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Talk], reasons: list[str]) -> pl.DataFrame:
     """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree.
 
     Where every kernel of a phase's replays tells its group, it is the n-th kernel of that group, among the group's ranks.
@@ -225,7 +221,7 @@ def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Communication], re
 
 
 def _same_in_group(
-    kernels: pl.DataFrame, ranks: Sequence[Communication], phase: str, replays: int, reasons: list[str]
+    kernels: pl.DataFrame, ranks: Sequence[Talk], phase: str, replays: int, reasons: list[str]
 ) -> pl.DataFrame:
     """A phase's kernels in replays where all ranks of their group have equally many of that group."""
     known = kernels.height > 0 and kernels.get_column("group_ranks").null_count() == 0
@@ -283,7 +279,7 @@ def _numbered(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     )
 
 
-def _tested(matched: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
+def _tested(matched: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
     """Test each match by the agreement of ends on hosts that share a clock, number them by time, and split wait and transfer."""
     hosts = [r.host or "" for r in ranks]
     host_code = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
@@ -304,7 +300,7 @@ def _tested(matched: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFra
     )
 
 
-def _named(rows: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
+def _named(rows: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
     """The public table: names instead of codes, in order of time."""
     names = pl.DataFrame({"who": np.arange(len(ranks)), "rank": [r.key for r in ranks]}).with_columns(
         pl.col("who").cast(pl.Int64)
@@ -343,7 +339,7 @@ def _named(rows: pl.DataFrame, ranks: Sequence[Communication]) -> pl.DataFrame:
     )
 
 
-def _estimate_offsets(rows: pl.DataFrame, ranks: Sequence[Communication], result: Waits) -> None:
+def _estimate_offsets(rows: pl.DataFrame, ranks: Sequence[Talk], result: Waits) -> None:
     """Rule D7: clock offset of each rank against the first, from collective ends; only where hosts differ."""
     hosts = [r.host or "" for r in ranks]
     if len(set(hosts)) < 2:

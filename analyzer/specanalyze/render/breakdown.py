@@ -12,7 +12,6 @@ from specanalyze.breakdown import Breakdown
 from specanalyze.calibration import Calibration
 from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
-from specanalyze.wait_table import by_replay
 from specschema.phases import BUCKETS
 
 ROWS: tuple[tuple[str, str], ...] = (
@@ -63,7 +62,7 @@ def draw(
     for name in dict.fromkeys(phases):
         for rank in result.ranks:
             if name in rank.buckets_ns:
-                _draw_rank(rank, name, (calibrations or {}).get(rank.key), by_replay(result.waits, rank.key, name))
+                _draw_rank(rank, name, (calibrations or {}).get(rank.key), result.waiting(rank.key, name))
                 out.print()
     profiled = {r.key for r in result.ranks if r.device_ns}  # of the others the warnings tell
     said = [*_facts(result, phase), *(_observed(c) for c in (calibrations or {}).values() if c.rank in profiled)]
@@ -224,7 +223,7 @@ def _facts(result: Breakdown, phase: str) -> list[str]:
     if device:
         shares = ", ".join(f"{_WAYS.get(way, way)} {percent(ns / device)}" for way, ns in ways.items())
         said.append(f"class of device time: {shares}")
-    if result.waits is not None and result.waits.collectives.height:
+    if result.has_matches:
         said.append(
             "waiting = a rank's duration of a collective minus the shortest of all ranks', transfer = the shortest; over matched "
             "collectives, the hidden part included (see ranks)"

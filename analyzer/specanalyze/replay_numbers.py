@@ -1,0 +1,63 @@
+"""Which replay of its phase each communication kernel lies in, and its place there (RULES R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from specanalyze.columns import Ints
+
+
+def counted_calls(
+    call_phase: Ints, call_start: Ints, codes: Sequence[int]
+) -> tuple[Callable[[Ints], Ints], dict[int, int]]:
+    """Number the graph launch calls of each phase in order of their start.
+
+    Replays are counted by their launch calls, with or without records.
+
+    Args:
+        call_phase, call_start: phase code (-1: in no range) and start of all graph launch calls, in file order.
+        codes: phases whose calls are numbered; the others have no number (-1).
+
+    Returns:
+        A function from the starts of calls to their numbers, and phase code -> calls.
+        Two calls of one process never start together on one thread; of two that do the earlier row counts for both.
+    """
+    order = np.lexsort((np.arange(len(call_phase)), call_start))
+    number = np.full(len(call_phase), -1, dtype=np.int64)
+    counts: dict[int, int] = {}
+    for code in codes:
+        mine = order[call_phase[order] == code]
+        number[mine] = np.arange(len(mine))
+        counts[code] = len(mine)
+    by_start = call_start[order]
+
+    def numbers(starts: Ints) -> Ints:
+        return number[order[np.searchsorted(by_start, starts)]]
+
+    return numbers, counts
+
+
+def placed_in_replays(
+    phase: Ints, replay: Ints, start: Ints, counts: Mapping[int, int]
+) -> tuple[Ints, dict[int, Ints]]:
+    """Place of each kernel in its replay, in order of start.
+
+    Args:
+        phase, replay, start: of the kernels, in file order; ``replay`` becomes -1 for phases that are not counted.
+        counts: phase code -> replays.
+
+    Returns:
+        Place of each kernel (-1 outside replays), and phase code -> kernels of each replay.
+    """
+    replay[~np.isin(phase, list(counts))] = -1
+    position = np.full(len(phase), -1, dtype=np.int64)
+    replays: dict[int, Ints] = {}
+    for code, count in counts.items():
+        members = np.flatnonzero((phase == code) & (replay >= 0))
+        members = members[np.lexsort((members, start[members], replay[members]))]
+        sizes = np.bincount(replay[members], minlength=count).astype(np.int64)
+        position[members] = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        replays[code] = sizes
+    return position, replays

@@ -1,0 +1,185 @@
+"""A rank summed while it is read gives what its whole tables give, to the last nanosecond."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import KERNELS, some_rows
+
+from specanalyze.breakdown import break_down
+from specanalyze.compact_rank import Collector, CompactRank, OddRowsError
+from specanalyze.compact_talk import CompactTalk
+from specanalyze.event_frame import table
+from specanalyze.frame_piece import FramePiece
+from specanalyze.load import open_trace
+from specanalyze.native import collect, timeline
+from specanalyze.rank_result import RankResult, rank_result
+from specanalyze.trace import RankSource, RankTrace, Trace
+from specanalyze.trace_files import read_trace, write_trace
+from specanalyze.wait_table import by_replay
+from specanalyze.waits import match
+from specschema.phases import PHASE_KEYS
+
+COLLECT = collect.compiled()
+pytestmark = pytest.mark.skipif(
+    COLLECT is None or timeline.compiled() is None, reason="no C compiler on this machine, or switched off"
+)
+
+
+def compact(events: pl.DataFrame, pieces: int) -> CompactRank | None:
+    """A compact rank of events that come in so many pieces."""
+    assert COLLECT is not None
+    collector = Collector(COLLECT)
+    rows = max(1, -(-events.height // pieces))
+    try:
+        for first in range(0, events.height, rows):
+            collector.add(FramePiece(events.slice(first, rows), {}))
+        return collector.finished("0", 0, "a test")
+    except OddRowsError:
+        return None
+
+
+def both(events: pl.DataFrame, pieces: int) -> tuple[RankResult, RankResult]:
+    """What a rank comes to: summed while it is read, and from its whole tables."""
+    whole = RankSource("0", "a test", lambda: RankTrace("0", 0, "a test", events))
+    summed = replace(whole, compact=lambda: compact(events, pieces))
+    trace = Trace("a test", (whole,))
+    results = rank_result(summed, trace), rank_result(whole, trace)
+    assert isinstance(results[0].communication, CompactTalk), "it was not read compactly"
+    return results
+
+
+def assert_same(got: RankResult, want: RankResult) -> None:
+    for field in fields(want.breakdown):
+        one, other = getattr(got.breakdown, field.name), getattr(want.breakdown, field.name)
+        if isinstance(other, pl.DataFrame):
+            assert one.schema == other.schema
+            assert one.equals(other), field.name
+        else:
+            assert one == other, field.name
+    assert got.cycles.equals(want.cycles)
+    assert got.communication is not None
+    assert want.communication is not None
+    assert got.communication.replays.keys() == want.communication.replays.keys()
+    for phase, sizes in want.communication.replays.items():
+        assert got.communication.replays[phase].tolist() == sizes.tolist()
+    order = ["start_ns", "end_ns", "name", "phase", "replay", "position"]
+    columns = [c for c in want.communication.kernels.columns if c != "index"]
+    one, other = (r.communication.kernels.select(columns).sort(order) for r in (got, want))  # type: ignore[union-attr]
+    assert one.equals(other)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    some_rows,
+    st.integers(1, 5),
+)
+def test_summed_rows_equal_the_whole_tables(rows: list[dict[str, Any]], pieces: int) -> None:
+    # One more launch call and kernel, so that there is a rank; a negative duration is judged by the whole tables.
+    rows = [row | {"dur_ns": None} if (row["dur_ns"] or 0) < 0 else row for row in rows]
+    rows = [*rows, traces.launch("cudaLaunchKernel", 130, 99), traces.kernel(next(iter(KERNELS)), 131, 140, 99)]
+    assert_same(*both(traces.events(rows), pieces))
+
+
+some_windows = st.sampled_from([0, 0, 1, 1, 3, None])
+
+
+@settings(max_examples=75, deadline=None)
+@given(
+    some_rows,
+    st.lists(some_windows, min_size=30, max_size=30),
+    st.integers(1, 3),
+)
+def test_windows_are_summed_apart(rows: list[dict[str, Any]], windows: list[int | None], pieces: int) -> None:
+    rows = [row | {"dur_ns": None} if (row["dur_ns"] or 0) < 0 else row for row in rows]
+    rows = [row | {"window": window} for row, window in zip(rows, windows, strict=False)]
+    if not rows:
+        return
+    assert_same(*both(table(traces.events(rows)), pieces))
+
+
+def test_a_length_beyond_32_bits_is_kept(tmp_path: Path) -> None:
+    rows = [
+        traces.phase("spec.verify", 0, 9_000_000_000),
+        traces.launch("cudaGraphLaunch", 10, 1),
+        traces.kernel("fused_moe_kernel", 30, 40, 1),
+        traces.kernel("fused_moe_kernel", 50, 8_000_000_000, 1),
+    ]
+    got, want = both(traces.events(rows), 2)
+    assert_same(got, want)
+    assert got.breakdown.buckets_ns["verify"]["moe"] == 10 + 8_000_000_000 - 50
+
+
+@pytest.mark.parametrize("later", [2, 3, 40])
+def test_durations_past_later_starts_are_cut_alike(later: int) -> None:
+    rows = [traces.phase("spec.verify", 0, 10), traces.launch("cudaLaunchKernel", 1, 1)]
+    rows += [traces.kernel("fused_moe_kernel", 20, 100_000, 1) for _ in range(30)]
+    rows += [traces.kernel("fused_moe_kernel", 30 + 10 * i, 35 + 10 * i, 1) for i in range(later)]
+    got, want = both(traces.events(rows), 3)
+    assert_same(got, want)
+    assert got.breakdown.cut == (0 if later < 3 else 30)
+
+
+def recordings(reference: Path, tmp_path: Path) -> Iterator[Trace]:
+    for name in json.loads((reference / "traces/reference.json").read_text())["traces"]:
+        opened = open_trace([reference / "traces" / name])
+        yield opened
+        path = tmp_path / (name.replace("/", "-") + ".parquet")
+        write_trace(opened, path)
+        yield read_trace([path])
+
+
+def test_real_recordings_are_summed_to_the_same(reference: Path, tmp_path: Path) -> None:
+    compactly = seen = 0
+    for trace in recordings(reference, tmp_path):
+        for source in trace.sources:
+            seen += 1
+            if source.compact is None or source.compact() is None:
+                continue
+            compactly += 1
+            assert_same(rank_result(source, trace), rank_result(replace(source, compact=None), trace))
+    assert compactly >= seen / 2
+
+
+def test_waiting_is_summed_as_the_matched_table_has_it(tmp_path: Path) -> None:
+    """Two ranks, three replays of different lengths, and one whose ends contradict the match."""
+
+    def rank(number: int, late: int) -> pl.DataFrame:
+        rows = [traces.phase("spec.verify", 0, 10_000)]
+        for i in range(4):
+            rows.append(traces.launch("cudaGraphLaunch", 10 + 100 * i, i + 1))
+            for k in range(3):
+                start = 1000 * (i + 1) + 100 * k + (late if k else 0)
+                end = 1000 * (i + 1) + 100 * k + 90 + (400 if number and i == 2 and k == 1 else 0)
+                rows.append(traces.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", start, end, i + 1))
+        return traces.events(rows).with_columns(rank=pl.lit(number, dtype=pl.Int32))
+
+    frames = [rank(0, 0), rank(1, 35)]
+    sources = tuple(
+        RankSource(str(i), "made", lambda i=i: RankTrace(str(i), i, "made", frames[i]))  # type: ignore[misc]
+        for i in range(2)
+    )
+    path = tmp_path / "trace.parquet"
+    write_trace(Trace("made", sources), path)
+    result = break_down(read_trace([path]))
+    assert all(isinstance(talk, CompactTalk) for talk in result.talk)
+    want = match(result.talk)
+    assert want is not None
+    assert want.voided == 1
+    shown = 0
+    for talk in result.talk:
+        for phase in PHASE_KEYS:
+            table_of = by_replay(want, talk.key, phase)
+            assert result.waiting(talk.key, phase).equals(table_of)
+            shown += table_of.height
+    assert shown == 8
+    assert result.has_matches
