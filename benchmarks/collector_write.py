@@ -33,7 +33,7 @@ from speccollect.native.build import NotBuilt, build
 from speccollect.part_file import write_part
 from speccollect.segment import Segment
 from speccollect.segment_rows import Origin
-from speccollect.window import WindowResult
+from speccollect.window_result import WindowResult
 from speccollect.window_rows import window_table
 
 COMPILED = ("compiled: columns", "compiled: rows of the trace", "compiled: Parquet file")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from speccollect.window import WindowResult
+    from speccollect.window_result import WindowResult
 
 PHASE_BITS: Final = 14
 PHASE_CAPACITY: Final = 1 << PHASE_BITS

@@ -6,9 +6,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from speccollect.clock_marks import ClockMarks
 from speccollect.config import WindowSettings
 from speccollect.cupti_profiler import CuptiEvents, CuptiProfiler
 from speccollect.kineto import DEVICE_TYPES, KinetoColumns
@@ -17,6 +17,7 @@ from speccollect.module_ranges import ModuleRanges
 from speccollect.nodemap_replays import ReplayStamps
 from speccollect.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
 from speccollect.ranges import external_profiler
+from speccollect.window_result import WindowResult, empty_window
 from specschema.phases import range_name
 
 if TYPE_CHECKING:
@@ -41,27 +42,6 @@ REPLAYS: Final = 16384
 _CONTROL, _WARMUP, _RECORD, _DONE = range(4)
 
 
-@dataclass
-class WindowResult:
-    """A closed window as the serving thread leaves it.
-
-    Attributes:
-        events: what the profiler left; None when ``columns`` has everything.
-        columns: the events, read; None while they wait for the writer thread.
-        info: what the trace's metadata says about the window.
-        metadata: whether the events carry the profiler's text.
-        replays: which captured graph each replay ran; None where no graph can be told.
-        modules: which module ran when; None where nobody asked.
-    """
-
-    events: Events | None
-    columns: KinetoColumns | None
-    info: dict[str, Any]
-    metadata: bool
-    replays: ReplayStamps | None = None
-    modules: ModuleRanges | None = None
-
-
 class Windows:
     """Counts decode cycles and opens and closes windows between two of them.
 
@@ -82,6 +62,7 @@ class Windows:
         self._profiler: Profiler | CuptiProfiler | None = None
         self._cupti = settings.cupti and self.device == "cuda"
         self._replays: ReplayStamps | None = None
+        self._clock: ClockMarks | None = None
         self._modules: ModuleRanges | None = None
         self._recording: Recording | None = None  # while its ranges are the profiler's, too
         self._guard = contextlib.ExitStack()
@@ -184,8 +165,13 @@ class Windows:
             self._replays.start()
         if self.settings.modules:
             self._modules = ModuleRanges()
-            self._modules.start()
+            why = self._modules.start()
+            if why is not None:
+                recording.say(f"no module ranges: {why}")
         if self._profiler.has_ranges:
+            self._clock = ClockMarks()
+            self._clock.begin()
+        if self._profiler.has_ranges and self.settings.ranges:
             from torch.autograd.profiler import record_function
 
             self.range_type = lambda name: record_function(range_name(name))
@@ -219,16 +205,18 @@ class Windows:
             recording.warmup = False
             self._next()
             return
-        profiler, replays, modules = self._profiler, self._replays, self._modules
-        self._detach()
         held_from = time.perf_counter_ns()
         closed_ns = time.time_ns()
+        profiler, clock, replays, modules = self._profiler, self._clock, self._replays, self._modules
+        self._detach()
         columns = None
         try:
             events: Events | None
             if isinstance(profiler, CuptiProfiler):
                 events = CuptiEvents(profiler)
             else:
+                if clock is not None:
+                    clock.end()
                 events = profiler.stop()
             count, reader = len(events), events.reader
             begun = time.perf_counter_ns()
@@ -242,9 +230,7 @@ class Windows:
             recording.say(
                 f"window {self._index} is lost: the profiler could not end it ({type(error).__name__}: {error})"
             )
-            recording.window = None
-            recording.rotate()
-            self._next()
+            self._closed(recording)
             return
         read_cost_ns = time.perf_counter_ns() - begun
         if columns is not None:
@@ -279,10 +265,14 @@ class Windows:
                 },
                 metadata=profiler.metadata,
                 replays=replays,
+                clock=clock,
                 modules=modules,
             )
         else:
             recording.lost.windows += 1
+        self._closed(recording)
+
+    def _closed(self, recording: Recording) -> None:
         recording.window = None
         recording.rotate()
         self._next()
@@ -316,20 +306,13 @@ class Windows:
         if self._modules is not None:
             self._modules.stop()
             self._modules = None
+        self._clock = None
         self.range_type = None
         if self._recording is not None:
             self._recording.ranges = self._recording.nvtx.listening
             self._recording = None
         self.attached = False
         self._profiler = None
-
-
-def empty_window(number: int, kind: str, device_records: int, replays: int | None) -> str | None:
-    """What to say of a window without device activity although graphs ran: it says nothing about the device, not that it was
-    idle. None for any other window."""
-    if device_records or not replays:
-        return None
-    return f"window {number} is empty: {replays} graph replays ran, but {kind} saw none"
 
 
 def open_windows(settings: WindowSettings, say: Callable[[str], None]) -> Windows | None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from speccollect import segment as seg
+from speccollect.clock_marks import MARK
 from speccollect.config import WindowSettings
 from speccollect.event_details import read_details
 from speccollect.kineto import DEVICE_TYPES, PAUSE_SECONDS, KinetoColumns
@@ -25,7 +26,7 @@ from speccollect.table import coded, event_table, joined, known, present
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
 
 if TYPE_CHECKING:
-    from speccollect.window import WindowResult
+    from speccollect.window_result import WindowResult
 
 logger = logging.getLogger("speccollect")
 
@@ -82,6 +83,11 @@ def window_table(
     # without device records although graphs were replayed the profiler was blind, the device not idle
     info["device_records"] = int(columns.of_type(*DEVICE_TYPES).sum())
     info["graph_replays"] = profile.replays.count if profile.replays is not None else None
+    fit = profile.clock.fit(columns) if profile.clock is not None else None
+    if fit is not None:
+        columns.start = fit.unix_ns(columns.start)
+        info["clock_offset_ns"] = [fit.begin[1], fit.end[1]]
+        info["clock_error_ns"] = max(fit.begin[2], fit.end[2])
     keep = np.ones(len(columns), dtype=np.bool_)
     if len(columns) > settings.max_events:
         limit_ns = int(np.partition(columns.start, settings.max_events)[settings.max_events])
@@ -99,13 +105,13 @@ def window_table(
     ours = (
         keep
         & columns.of_type("user_annotation")
-        & columns.name_mask(lambda name: name.startswith(RANGE_PREFIX))
+        & columns.name_mask(lambda name: name.startswith(RANGE_PREFIX) and name != MARK)
         & (columns.resource == origin.tid)
     )
     if ours.any():
         cycles, phases, unclosed = _ranges(columns, ours, segment, names, origin)
     else:
-        # the profiler was asked for device activity alone: host stamps share its clock
+        # host stamps, on the clock that the events were put on
         cycles, open_cycles = cycle_rows(segment, names, origin)
         phases, open_phases = phase_rows(segment, names, origin)
         unclosed = open_cycles + open_phases

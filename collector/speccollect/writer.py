@@ -25,7 +25,7 @@ from speccollect.segment import Segment
 from speccollect.segment_rows import COMMITTING_MODES, Origin, cycle_rows, phase_rows
 from speccollect.status import RankStatus, write_status
 from speccollect.table import event_table
-from speccollect.window import WindowResult, empty_window
+from speccollect.window_result import WindowResult, empty_window
 from speccollect.window_rows import read_window, window_table
 from specschema.errors import TraceError
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 import torch
 
 from speccollect import control
+from speccollect.clock_marks import MARK, ClockMarks, rows_of
 from speccollect.config import WindowSettings
+from speccollect.kineto_events import events_of
 from speccollect.merge import Merged, merge
 from speccollect.recorder import Recorder
 from speccollect.wait import wait_for_ranks
@@ -95,6 +99,50 @@ def test_phases_of_a_window_come_from_the_profiler_once(recorder: Recorder) -> N
     }
     for name in ("spec.draft", "spec.verify", "spec.sample"):
         assert sorted(phases.filter(pc.equal(phases["name"], name))["cycle"].to_pylist()) == list(range(25))
+
+
+def test_ranges_of_the_profiler_are_phases_where_they_are_asked_for(recorder: Recorder) -> None:
+    settings = replace(SETTINGS, ranges=True)
+    table, merged = collect(recorder, 25, settings)
+    phases = of_kind(table, "phase")
+    for name in ("spec.draft", "spec.verify", "spec.sample"):
+        assert sorted(phases.filter(pc.equal(phases["name"], name))["cycle"].to_pylist()) == list(range(25))
+    assert of_kind(table, "cycle")["cycle"].to_pylist() == list(range(25))
+    assert merged.recording["settings"]["ranges"] is True
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_marks_measure_the_profilers_clock_and_leave_no_row(recorder: Recorder, ranges: bool) -> None:
+    table, merged = collect(recorder, 25, replace(SETTINGS, ranges=ranges))
+    for window in merged.recording["windows"]:
+        assert 0 < window["clock_error_ns"] < 1_000_000
+        assert len(window["clock_offset_ns"]) == 2
+    assert MARK not in table["name"].to_pylist()
+
+
+def test_events_of_a_profiler_whose_clock_is_off_are_put_on_the_hosts() -> None:
+    marks = ClockMarks()
+    value = torch.ones(4)
+    stamps = []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        marks.begin()
+        for _ in range(50):
+            before = time.time_ns()
+            value.add(value)
+            stamps.append((before, time.time_ns()))
+        marks.end()
+    columns = events_of(profile.profiler.kineto_results).columns(pause=None)
+    ahead = 3_000_000
+    columns.start = columns.start + ahead
+    fit = marks.fit(columns)
+    assert fit is not None
+    assert abs(fit.begin[1] + ahead) <= fit.begin[2]
+    moved = np.sort(fit.unix_ns(columns.start)[columns.name_mask(lambda name: name == "aten::add")])
+    error = fit.begin[2] + fit.end[2]
+    assert [b - error <= at <= a + error for at, (b, a) in zip(moved.tolist(), stamps, strict=True)] == [True] * 50
+    columns.start[rows_of(columns)[0]] = 0
+    columns.name[rows_of(columns)[0]] = 0 if columns.names[0] != MARK else 1
+    assert marks.fit(columns) is None
 
 
 def test_operators_of_the_worker_stand_inside_their_phases(recorder: Recorder) -> None:

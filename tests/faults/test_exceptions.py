@@ -6,6 +6,7 @@ second or third call on, what was finished before must be readable.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -68,7 +69,7 @@ WINDOW_ONLY = [
 
 def broken(rank: Rank, targets: list[str], after: int) -> tuple[list[list[int]], str, Path]:
     """Arm, break, serve, disarm; the engine's tokens, what was logged, and the rank's folder."""
-    control.arm(rank.folder, SETTINGS)
+    control.arm(rank.folder, replace(SETTINGS, ranges=True))  # everything that can break is there
     rank.ask("break", targets=targets, after=after)
     tokens = rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"]
     control.disarm(rank.folder)
