@@ -266,6 +266,33 @@ def test_prints_to_paper(browser: Any, eagle: Path) -> None:
     assert ink == "rgb(27, 31, 36)"
     wide = "return [...document.querySelectorAll('.plot svg')].map(s => s.getBoundingClientRect().right).filter(r => r > innerWidth + 1)"
     assert browser.execute_script(wide) == []
+    # One table that cannot wrap makes the browser shrink every page until it fits.
+    shrinks = "return [...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().width > innerWidth).map(t => t.textContent.slice(0, 80))"
+    assert browser.execute_script(shrinks) == []
+
+
+def test_plots_are_seen_whole_on_a_telephone(browser: Any, eagle: Path) -> None:
+    """Labels used to take the width, and all bars lay to the right of the screen."""
+    show(browser, eagle, width=390)
+    hidden = browser.execute_script(
+        "return [...document.querySelectorAll('.aside')].filter(a => a.scrollWidth > a.clientWidth).map(a => a.textContent.slice(0, 80))"
+    )
+    assert hidden == []
+    bars = browser.execute_script(
+        "return [...document.querySelectorAll('#breakdown .plot svg .mark-rect path')].map(p => p.getBoundingClientRect()).map(r => [r.left, r.right])"
+    )
+    assert max(right for _, right in bars) - min(left for left, _ in bars) > 150
+    labels = (
+        "return [...document.querySelectorAll('#breakdown .plot svg .role-axis-label text')].map(t => t.textContent)"
+    )
+    assert any("rank 0" in text for text in browser.execute_script(labels))
+
+
+def test_commands_in_messages_stand_out(browser: Any, eagle: Path) -> None:
+    show(browser, eagle)
+    text = browser.find_element(By.ID, "findings").text
+    assert "`" not in text
+    assert browser.find_elements(By.CSS_SELECTOR, "#findings code") != []
 
 
 @pytest.mark.parametrize("width", [390, 820])

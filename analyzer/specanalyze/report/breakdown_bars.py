@@ -38,6 +38,12 @@ MOST_ESTIMATES: Final = 8
 """Ranks of a recording for which the untraced estimate is drawn, too."""
 
 _LABELS: Final = dict(SLICES)
+_ROOM: Final = 1.15
+"""The axis reaches so much further than the longest bar, for the figure at its end."""
+_AXIS: Final = alt.Axis(
+    labelLimit=260, labelExpr="split(datum.label, ' · ')", labelLineHeight=12, labelOffset=-6, domain=False, ticks=False
+)
+"""The recording above, its rank below."""
 
 
 def breakdown_section(recordings: Sequence[Recorded]) -> Section:
@@ -139,11 +145,10 @@ def _cells(name: str, phase: str, means: dict[str, float], estimate: dict[str, f
 def _chart(frame: pl.DataFrame) -> dict[str, Any]:
     present = [(s, label) for s, label in SLICES if frame.filter(pl.col("slice") == label).height]
     bars = frame.get_column("bar").unique(maintain_order=True).to_list()
-    base = alt.Chart(rows(frame), height=30 * len(bars)).encode(
-        y=alt.Y("bar:N", sort=bars, title=None, axis=alt.Axis(labelLimit=340, domain=False, ticks=False))
-    )
+    longest = float(frame.select(pl.col("total").max()).item())
+    base = alt.Chart(rows(frame), height=30 * len(bars)).encode(y=alt.Y("bar:N", sort=bars, title=None, axis=_AXIS))
     stacked = base.mark_bar(stroke="var(--paper)", strokeWidth=1).encode(
-        x=alt.X("ms:Q", title="ms an instance", stack="zero"),
+        x=alt.X("ms:Q", title="ms an instance", stack="zero", scale=alt.Scale(domain=[0, _ROOM * longest], nice=False)),
         order=alt.Order("order:Q"),
         opacity=alt.Opacity("strength:Q", scale=None, legend=None),
         color=alt.Color(
@@ -174,8 +179,16 @@ def _distortion(recorded: Recorded) -> list[str]:
             f"{recorded.label}: gaps, launches and host time are lengthened by observing, and {reason}. Busy time holds; "
             "no untraced estimate is drawn and no advice rests on idle time."
         ]
-    bounds = "" if effect.low is None or effect.high is None else f" ({effect.low:+.0%} to {effect.high:+.0%})"
+    known = effect.low is not None and effect.high is not None
+    bounds = f" ({effect.low:+.0%} to {effect.high:+.0%})" if known else ""
+    estimate = "the estimate scales them together until the cycle equals the untraced median."
+    if known and not effect.excludes_zero:
+        return [
+            f"{recorded.label}: observing changed the cycle by {effect.value:+.0%}{bounds}: no more than noise. What it changes is gaps, "
+            f"launches and host time; {estimate}"
+        ]
+    longer = effect.value > 0
     return [
-        f"{recorded.label}: observing made the cycle {abs(effect.value):.0%} {'longer' if effect.value > 0 else 'shorter'}{bounds}. Busy time holds; gaps, launches and host time "
-        "of the measured bars are too long, and the estimate shrinks them together until the cycle equals the untraced median."
+        f"{recorded.label}: observing made the cycle {abs(effect.value):.0%} {'longer' if longer else 'shorter'}{bounds}. Busy time holds; gaps, launches and host time "
+        f"of the measured bars are too {'long' if longer else 'short'}, and {estimate}"
     ]

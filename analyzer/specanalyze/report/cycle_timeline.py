@@ -259,7 +259,7 @@ def _chart(frame: pl.DataFrame, lanes: list[str], span_us: float) -> dict[str, A
         y=y,
         x=x,
         x2="end:Q",
-        color=alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=6)),
+        color=alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=5)),
         tooltip=[
             alt.Tooltip("name:N", title="name"),
             alt.Tooltip("kind:N", title="kind"),

@@ -18,6 +18,10 @@ SCHEME: Final = "cividis"
 """Reads the same to the colour-blind and in grey."""
 
 
+LEAST_SPAN: Final = 0.1
+"""Share of the median layer at the ends of the colours, at least: a few per cent are noise and must not look like more."""
+
+
 def layer_figures(recorded: Recorded) -> list[Figure]:
     """Layer by bucket (mean over ranks), layer by rank where there are several, and the modules."""
     found = recorded.layers
@@ -45,7 +49,7 @@ def layer_figures(recorded: Recorded) -> list[Figure]:
 
 
 def _by_bucket(recorded: Recorded, cells: pl.DataFrame, order: list[str]) -> Figure:
-    wide = cells.pivot(on="bucket", index="layer", values="ns").fill_null(0.0)
+    wide = cells.pivot(on="bucket", index="layer", values="ns").with_columns(pl.col(order).fill_null(0.0))
     lines = [[str(r["layer"]), *(f"{r[b] / 1e3:.1f}" for b in order)] for r in wide.iter_rows(named=True)]
     columns = [("layer", True), *((f"{b.replace('_', ' ')} µs", True) for b in order)]
     shown = cells.with_columns(pl.col("bucket").replace(NAMES), us=pl.col("ns") / 1e3).drop("ns")
@@ -61,7 +65,13 @@ def _by_bucket(recorded: Recorded, cells: pl.DataFrame, order: list[str]) -> Fig
 
 def _by_rank(recorded: Recorded, layers: pl.DataFrame) -> Figure:
     ranks = layers.get_column("rank").unique(maintain_order=True).to_list()
-    shown = layers.select("layer", bucket=pl.format("rank {}", "rank"), us=pl.col("total_ns") / 1e3)
+    middle = pl.col("total_ns").median().over("rank")
+    shown = layers.select(
+        "layer",
+        bucket=pl.format("rank {}", "rank"),
+        us=pl.col("total_ns") / 1e3,
+        apart=pl.when(middle > 0).then(pl.col("total_ns") / middle - 1),
+    )
     lines = [
         [
             r["rank"],
@@ -81,16 +91,35 @@ def _by_rank(recorded: Recorded, layers: pl.DataFrame) -> Figure:
         ("gaps µs", True),
         ("", False),
     ]
-    title = f"{recorded.label}: whole layers, rank by rank"
+    title = f"{recorded.label}: whole layers, how far from the rank's median layer"
     return Figure(
         title,
         f"Heat map of layers by {len(ranks)} ranks.",
-        _heat(shown, "bucket", [f"rank {r}" for r in ranks]),
+        _heat(shown, "bucket", [f"rank {r}" for r in ranks], _apart(shown)),
         table(columns, lines, "specanalyze layers TRACE"),
     )
 
 
-def _heat(frame: pl.DataFrame, row: str, order: list[str]) -> dict[str, Any]:
+_FROM_ZERO: Final = alt.Color(
+    "us:Q",
+    title="µs",
+    scale=alt.Scale(scheme=SCHEME, domainMin=0),
+    legend=alt.Legend(orient="top", gradientLength=220, gradientThickness=10),
+)
+
+
+def _apart(frame: pl.DataFrame) -> alt.Color:
+    """Layers of a model are alike: what is worth a colour is how far one is from the others, from LEAST_SPAN on."""
+    furthest = max(LEAST_SPAN, float(frame.select(pl.col("apart").abs().max()).item() or 0.0))
+    return alt.Color(
+        "apart:Q",
+        title="from the median layer",
+        scale=alt.Scale(scheme=SCHEME, domain=[-furthest, furthest]),
+        legend=alt.Legend(orient="top", gradientLength=220, gradientThickness=10, format="+.0%"),
+    )
+
+
+def _heat(frame: pl.DataFrame, row: str, order: list[str], colour: alt.Color = _FROM_ZERO) -> dict[str, Any]:
     layers = frame.get_column("layer").n_unique()
     chart = (
         alt.Chart(rows(frame), height=26 * len(order))
@@ -107,16 +136,12 @@ def _heat(frame: pl.DataFrame, row: str, order: list[str]) -> dict[str, Any]:
                 title=None,
                 axis=alt.Axis(domain=False, ticks=False, labelLimit=200, minExtent=110),
             ),
-            color=alt.Color(
-                "us:Q",
-                title="µs",
-                scale=alt.Scale(scheme=SCHEME, domainMin=0),
-                legend=alt.Legend(orient="top", gradientLength=220, gradientThickness=10),
-            ),
+            color=colour,
             tooltip=[
                 alt.Tooltip("layer:O", title="layer"),
                 alt.Tooltip(f"{row}:N", title="what"),
                 alt.Tooltip("us:Q", title="µs", format=",.2f"),
+                *([alt.Tooltip("apart:Q", title="from the median", format="+.1%")] if "apart" in frame.columns else []),
             ],
         )
     )
@@ -165,7 +190,7 @@ def _modules(recorded: Recorded) -> Figure:
         .mark_bar()
         .encode(
             y=alt.Y("module:N", sort=order, title=None, axis=alt.Axis(labelLimit=380, domain=False, ticks=False)),
-            x=alt.X("ms:Q", title="ms over the recording, all ranks (exposed and the gap before)"),
+            x=alt.X("ms:Q", title="ms, all ranks together, the gap before included"),
             color=alt.Color(
                 "bucket:N",
                 title=None,

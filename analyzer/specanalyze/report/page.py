@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from specanalyze.report.acceptance_bars import acceptance_section
 from specanalyze.report.breakdown_bars import breakdown_section
@@ -202,6 +202,7 @@ def to_html(report: Report) -> str:
     )
     environment.filters["ident"] = id
     environment.filters["short"] = partial(_short, report.names)
+    environment.filters["prose"] = _prose
     templates = files("specanalyze.report") / "templates"
     own = (templates / "report.js").read_text(encoding="utf-8")
     styles = (templates / "report.css").read_text(encoding="utf-8")
@@ -226,6 +227,14 @@ def _short(names: Mapping[str, str], text: str) -> str:
     for name, label in names.items():
         text = text.replace(name, label)
     return text
+
+
+def _prose(text: str) -> Markup:
+    """Text of a message: what stands between backticks is a command or a value, and everything is escaped."""
+    parts = [escape(part) for part in text.split("`")]
+    if len(parts) % 2 == 0:  # a lone backtick is a backtick
+        return Markup("`").join(parts)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def _embedded(value: Any) -> str:

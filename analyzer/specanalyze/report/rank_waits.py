@@ -66,7 +66,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
         ("waiting / both", True),
         ("came last in", True),
         ("collectives counted", True),
-        ("kernels left out (no match)", True),
+        ("kernels not matched", True),
     ]
     order = [f"rank {r.key}" for r in recorded.ranks]
     chart = (
@@ -74,7 +74,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
         .mark_bar(stroke="var(--paper)", strokeWidth=1)
         .encode(
             y=alt.Y("rank:N", sort=order, title=None, axis=alt.Axis(domain=False, ticks=False)),
-            x=alt.X("ms:Q", title=f"ms of communication kernels a {phase}, hidden time included"),
+            x=alt.X("ms:Q", title=f"ms a {phase}, hidden time included"),
             color=alt.Color(
                 "part:N",
                 title=None,

@@ -54,6 +54,17 @@ class Figure:
     wide: bool = True
 
 
+_SHORT: Final = {
+    "breakdown": "Time",
+    "timeline": "One cycle",
+    "layers": "Layers",
+    "waits": "Waiting",
+    "acceptance": "Acceptance",
+    "cycle-times": "Cycle times",
+    "sweep": "Sweep",
+}
+
+
 @dataclass(frozen=True)
 class Section:
     """One question.
@@ -73,3 +84,8 @@ class Section:
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = field(default=())
+
+    @property
+    def short(self) -> str:
+        """The title as the bar of links has room for it."""
+        return _SHORT.get(self.key, self.title)

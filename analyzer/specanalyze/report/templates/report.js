@@ -9,11 +9,26 @@
     tooltip: { theme: "page" },
     loader: { load: () => Promise.reject(new Error("this page loads nothing")) },
   };
+  // On a narrow screen the plot itself needs the room: shorter labels, whose end tells most, and legends of one column.
+  const NARROW = 700, LABEL = 120, LETTERS = 16; // CSS pixels, CSS pixels, characters
+  const narrowed = (node) => {
+    if (Array.isArray(node)) return node.map(narrowed);
+    if (node === null || typeof node !== "object") return node;
+    const made = Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : narrowed(value)]));
+    if (made.orient === "top" && !made.gradientLength) made.columns = 1;
+    if (made.labelLimit > LABEL) {
+      made.labelLimit = LABEL;
+      made.minExtent = 0;
+      made.labelExpr ??= `truncate(datum.label, ${LETTERS}, 'left')`;
+    }
+    return made;
+  };
+  const fitting = (spec) => innerWidth < NARROW ? { ...narrowed({ ...spec, datasets: null }), datasets: spec.datasets } : spec;
   const failed = [];
   for (const [key, spec] of Object.entries(specs)) {
     const place = document.getElementById(key);
     try {
-      const drawn = await vegaEmbed(place, spec, options);
+      const drawn = await vegaEmbed(place, fitting(spec), options);
       place.view = drawn.view;
     } catch (error) {
       failed.push(key);
