@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from specanalyze.memory import JSON_EXPANSION, refuse_beyond
 from specschema.errors import TraceError, UsageError
 
 LARGEST_FILE: Final = 256 << 20
@@ -20,7 +21,9 @@ def decode(decoder: msgspec.json.Decoder[T], text: bytes | memoryview) -> T:
 
     Raises:
         msgspec.DecodeError: it is no JSON of that shape, or nests deeper than the interpreter goes (about 1000 levels).
+        TraceError: what it could become would take more memory than the command may.
     """
+    refuse_beyond(JSON_EXPANSION * len(text))
     try:
         return decoder.decode(text)
     except RecursionError:
@@ -32,12 +35,13 @@ def whole_file(path: Path) -> bytes:
 
     Raises:
         UsageError: it can't be read.
-        TraceError: it is larger than LARGEST_FILE.
+        TraceError: it is larger than LARGEST_FILE, or may take more memory than the command may.
     """
     try:
         size = path.stat().st_size
         if size > LARGEST_FILE:
             raise TraceError(f"{path.name} takes {size >> 20} MiB: more than {LARGEST_FILE >> 20} MiB are not read")
+        refuse_beyond(JSON_EXPANSION * size)
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None

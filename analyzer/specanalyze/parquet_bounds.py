@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from specanalyze.memory import JSON_EXPANSION, refuse_beyond
 from specschema.errors import TraceError
 
 DAMAGED: Final = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
@@ -69,6 +70,7 @@ def refuse_bomb(parquet: pq.FileMetaData, path: Path) -> None:
         TraceError: more rows, values or bytes than a trace of that size can hold.
     """
     size = path.stat().st_size
+    refuse_beyond(JSON_EXPANSION * sum(len(value) for value in (parquet.metadata or {}).values()))
     _refuse_misdescribed(parquet, path, size)
     groups = [parquet.row_group(i) for i in range(parquet.num_row_groups)]
     rows = sum(max(group.num_rows, 0) for group in groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,6 +104,7 @@ def open_for(
     engine: str = "local",
 ) -> Trace:
     """Open a recording with a progress bar on stderr when that takes long and someone watches."""
+    from specanalyze import memory
     from specanalyze.engines.choice import with_engine
     from specanalyze.load import open_trace
     from specanalyze.render.progress import reading
@@ -110,9 +112,20 @@ def open_for(
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: use cpu or cuda")
+    memory.watch(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and others", _over_memory)
     bar = reading()
     trace = open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=bar)
     return trace if jobs == 1 and engine == "local" else with_engine(trace, engine, jobs, bar)
+
+
+def _over_memory(line: str) -> None:
+    """The command is about to end; nothing of its answer has been printed."""
+    from specanalyze.plain_text import plain
+    from specanalyze.render.progress import finish
+
+    finish()
+    sys.stderr.write(f"error: {plain(line)}\n")
+    sys.stderr.flush()
 
 
 def phase_map_of(path: Path | None) -> dict[str, str] | None:
