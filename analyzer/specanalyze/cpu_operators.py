@@ -8,10 +8,19 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from specanalyze.activities import BUCKET_CODE, Activities, Launches
-from specanalyze.columns import factorize, integers, of_kind
+from specanalyze.activities import (
+    BUCKET_CODE,
+    Activities,
+    Launches,
+    compute_code,
+    mapped_bucket,
+    mapped_subclass,
+)
+from specanalyze.columns import Ints, factorize, integers, of_kind
+from specanalyze.eager_modules import with_eager_modules
 from specanalyze.intervals import EMPTY, by_priority
 from specanalyze.ranges import PHASE_CODE, Ranges
+from specanalyze.replay_nodes import Placement
 from specschema.phases import OUTSIDE
 
 OPERATOR_CLASSES: Final[tuple[tuple[str, str, str], ...]] = (
@@ -68,22 +77,28 @@ def join_cpu_operators(events: pl.DataFrame, ranges: Ranges) -> Activities:
     known = np.array([b is not None for b in classes] + [False])
     of_range = ranges.innermost(thread_of, begin)
     phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE])[of_range]
+    bucket = bucket_of_name[name[row]]
+    subclass, subclasses = np.zeros(len(begin), dtype=np.int64), ["operator"]
+    placement, by_map = _modules(events, begin, pid[row], tid[row]), np.zeros(len(begin), dtype=bool)
+    if placement is not None:
+        bucket, by_map = mapped_bucket(bucket, placement)
+        subclass, subclasses = mapped_subclass(subclass, subclasses, bucket, by_map & compute_code(bucket), placement)
     nobody = np.full(len(begin), -1, dtype=np.int64)
     none = Launches(EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, np.empty(0, dtype=bool))
     return Activities(
         start=begin,
         end=end,
         stream=thread_of,
-        bucket=bucket_of_name[name[row]],
+        bucket=bucket,
         phase=phase,
         launch=nobody,
         range=of_range,
         name=name[row],
         names=tuple(names),
-        subclass=np.zeros(len(begin), dtype=np.int64),
-        subclasses=("operator",),
-        by_map=np.zeros(len(begin), dtype=bool),
-        classified=known[name[row]],
+        subclass=subclass,
+        subclasses=tuple(subclasses),
+        by_map=by_map,
+        classified=known[name[row]] | by_map,
         row=row,
         rows=rows,
         launches=none,
@@ -91,4 +106,13 @@ def join_cpu_operators(events: pl.DataFrame, ranges: Ranges) -> Activities:
         graph_call_range=EMPTY,
         invalid=int((duration < 0).sum()),
         cut=0,
+        placement=placement,
     )
+
+
+def _modules(events: pl.DataFrame, at: Ints, pid: Ints, tid: Ints) -> Placement | None:
+    """Module of each stretch of an operator, where module ranges were recorded."""
+    nodes = of_kind(events, ("node",)).clear()
+    nothing = Placement(np.full(len(at), -1, dtype=np.int64), nodes, [], one_of_several=np.zeros(len(at), dtype=bool))
+    found = with_eager_modules(nothing, events, pid, tid, at)
+    return found if found.nodes.height else None

@@ -86,9 +86,12 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
             f"{advice(trace, NODE_MAP, 'give --node-map FILE')}"
         )
     table = pl.concat([rank.table for rank in ranks])
-    if not replays:
+    if not replays and not table.height:
         other = "decode" if phase != "decode" else "verify"
-        raise TraceError(f"{trace.name} replays no graph in {phase}; name a phase that does, such as --phase {other}")
+        raise TraceError(
+            f"{trace.name} replays no graph in {phase} and has no module ranges there; name a phase that does, such as --phase "
+            f"{other}, or record eager work with --windows modules"
+        )
     if not table.height:
         raise TraceError(f"no {phase} replay of {trace.name} fits its node map ({replays} replays looked at)")
     return Layers(table.sort("rank", maintain_order=True), phase, placed, replays, unplaced_ns, list(trace.warnings))

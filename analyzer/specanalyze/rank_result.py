@@ -11,6 +11,7 @@ from specanalyze.analysis import analyse_rank
 from specanalyze.compact_talk import CompactTalk, window_talk
 from specanalyze.compact_window import Looks, joined_window, window_sums
 from specanalyze.cycles import rank_cycles
+from specanalyze.eager_modules import has_module_ranges
 from specanalyze.native import timeline
 from specanalyze.ranges import recognised_ranges
 from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown, summed_breakdown
@@ -59,7 +60,7 @@ def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | Non
     """The same from a compact rank by the compiled passes; None where the one or the other is not to be had."""
     rank = None if source.compact is None else source.compact()
     compiled = None if rank is None else timeline.compiled()
-    if compiled is None or rank is None:
+    if compiled is None or rank is None or has_module_ranges(rank.events):
         return None
     looks = Looks(rank.looks)
     windows, parts, replays = [], [], []

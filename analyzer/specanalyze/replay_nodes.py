@@ -101,7 +101,7 @@ def place(
         is_graph: per launch call: a graph launch.
     """
     nodes = of_kind(events, ("node",))
-    modules = _module_classes(nodes)
+    modules = module_classes(nodes)
     result = Placement(np.full(len(start), -1, dtype=np.int64), nodes, modules)
     result.one_of_several = np.zeros(len(start), dtype=bool)
     if not nodes.height:
@@ -178,7 +178,8 @@ def _renamed(nodes: pl.DataFrame, rows: pl.DataFrame, row: Ints) -> NDArray[np.b
     return differs.fill_null(False).to_numpy()
 
 
-def _module_classes(nodes: pl.DataFrame) -> list[ModuleClass]:
+def module_classes(nodes: pl.DataFrame) -> list[ModuleClass]:
+    """Class of the module of each row (columns module, module_class)."""
     paths, classes = texts(nodes, "module"), texts(nodes, "module_class")
     pairs = [(p or "", c or "") for p, c in zip(paths, classes, strict=True)]
     distinct = list(dict.fromkeys(pairs))

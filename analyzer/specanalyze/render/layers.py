@@ -68,10 +68,10 @@ def draw(result: Layers, top: int) -> None:
     out.print(
         table(f"{result.phase} by module, layers together (mean over instances)", columns, rows, spare=("n", "class"))
     )
+    placed = f"{result.placed} of {result.replays} replays placed node by node"
+    if not result.replays:
+        placed = f"{result.phase} replays no graph: its work is placed by the module that launched it"
     notes(
         out,
-        [
-            f"{result.placed} of {result.replays} replays placed node by node",
-            f"{milliseconds(result.unplaced_ns)} ms of {result.phase}'s device time has no node (eager work)",
-        ],
+        [placed, f"{milliseconds(result.unplaced_ns)} ms of {result.phase}'s device time has no module (eager work)"],
     )
