@@ -42,6 +42,10 @@ _PHASE_WORDS: Final = frozenset({"draft", "verify", "prefill", "decode"})
 """Words that make a range's name look like a phase; ``idle`` and ``extend`` are said of too much else."""
 
 
+_LARGEST_MAP: Final = 1 << 20
+"""Bytes of a phase map; one line a phase is a few hundred."""
+
+
 def read_phase_map(path: Path) -> dict[str, str]:
     """Read a ``--phase-map`` file: a JSON object, regular expression -> phase.
 
@@ -49,6 +53,11 @@ def read_phase_map(path: Path) -> dict[str, str]:
         UsageError: not a JSON object, a pattern that does not compile, or a phase that does not exist.
     """
     try:
+        size = path.stat().st_size
+        if size > _LARGEST_MAP:
+            raise UsageError(
+                f"{path} takes {size >> 20} MiB: a phase map is a JSON object, regular expression -> phase"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the phase map {path}: {error.strerror}") from None

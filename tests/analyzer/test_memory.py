@@ -19,6 +19,7 @@ import pytest
 
 from specanalyze import memory
 from specanalyze.load import open_trace
+from specanalyze.phase_names import read_phase_map
 from specanalyze.trace_files import write_trace
 from specschema.errors import UsageError
 
@@ -184,6 +185,24 @@ def test_no_input_takes_more_than_the_limit(made: Callable[[Path], Path], native
         assert error.count("\n") == 1
         assert error.startswith("error: ")
         assert output == ""
+
+
+def test_steps_are_weighed_before_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b"[]," * 5_000_000)
+    code, output, error, most = peak(["accept", str(path)], SPECANALYZE_MEMORY="256M")
+    assert (code, output) == (1, "")
+    assert error == (
+        f"error: {path} needs more than 256 MiB of memory (SPECANALYZE_MEMORY); set SPECANALYZE_MEMORY, such as 16G, to allow more\n"
+    )
+    assert most < 256 << 20
+
+
+def test_a_phase_map_is_small(tmp_path: Path) -> None:
+    path = tmp_path / "phases.json"
+    path.write_bytes(b'["' + b"a" * (2 << 20) + b'"]')
+    with pytest.raises(UsageError, match=r"takes 2 MiB: a phase map is a JSON object, regular expression -> phase"):
+        read_phase_map(path)
 
 
 @pytest.mark.parametrize("asked", ["lots", "-4G", "4.5G", "1M", "0", "4GG"])

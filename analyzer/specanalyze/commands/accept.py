@@ -18,6 +18,7 @@ from specanalyze.commands.options import (
     PhaseMapOption,
     SalvageOption,
     TraceArgument,
+    limit_memory,
     open_for,
     phase_map_of,
 )
@@ -56,6 +57,7 @@ def accept(
 
     steps = steps_beside(traces)
     if steps is not None:
+        limit_memory(str(steps))
         result = accepts_of_steps(steps)
     else:
         result = accepts_of_trace(

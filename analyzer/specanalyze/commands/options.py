@@ -104,7 +104,6 @@ def open_for(
     engine: str = "local",
 ) -> Trace:
     """Open a recording with a progress bar on stderr when that takes long and someone watches."""
-    from specanalyze import memory
     from specanalyze.engines.choice import with_engine
     from specanalyze.load import open_trace
     from specanalyze.render.progress import reading
@@ -112,10 +111,17 @@ def open_for(
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: use cpu or cuda")
-    memory.watch(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and others", _over_memory)
+    limit_memory(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and others")
     bar = reading()
     trace = open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=bar)
     return trace if jobs == 1 and engine == "local" else with_engine(trace, engine, jobs, bar)
+
+
+def limit_memory(name: str) -> None:
+    """From here on this command ends with one line where it takes too much memory; ``name`` is what it reads."""
+    from specanalyze.memory import watch
+
+    watch(name, _over_memory)
 
 
 def _over_memory(line: str) -> None:
