@@ -98,7 +98,8 @@ def _speed(report: PhaseReport) -> Any:
     ]
     speculates = report.cycles.filter(pl.col("mode").is_in(("speculative", "mixed"))).height > 0
     length = "not recorded" if report.accept_length is None else f"{report.accept_length:.3f}"
-    return table(f"Speed, accept length {length}" if speculates else "Speed", columns, rows)
+    said = "tok/s: tokens over the time of all counted cycles; breakeven, compare and diagnose take the median cycle"
+    return table(f"Speed, accept length {length}" if speculates else "Speed", columns, rows, caption=said)
 
 
 def _pace_cells(pace: Pace) -> list[str]:
