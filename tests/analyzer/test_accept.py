@@ -11,8 +11,17 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.accept import accept_frame, accept_json, accepts_of_steps, accepts_of_trace, steps_beside
+from specanalyze.accept import (
+    accept_frame,
+    accept_json,
+    accepts_of_steps,
+    accepts_of_trace,
+    steps_beside,
+    verify_steps_of,
+)
 from specanalyze.cli import run
+from specanalyze.cycles import CYCLE_SCHEMA
+from specanalyze.load import open_trace
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 
@@ -200,3 +209,106 @@ def test_the_draft_accept_rate_needs_both_counts_of_a_step() -> None:
         cycle(2, "speculative", draft_tokens=None, accept_lengths=[4], accepted_draft_tokens=[3]),
     )
     assert accepts_of_trace(trace).draft_accept_rate == 1 / 4
+
+
+FIGURES = ("verify_steps", "committed_tokens", "accept_length", "accepted_draft_tokens", "draft_accept_rate")
+
+
+def test_every_figure_of_a_split() -> None:
+    """Steps of which one count is unknown belong to the accept length, and not to the draft accept rate."""
+    rows = (
+        cycle(0, "speculative", request_ids=["a"], draft_tokens=4, accept_lengths=[4], accepted_draft_tokens=[3]),
+        cycle(1, "speculative", request_ids=["a"], draft_tokens=4, accept_lengths=[2], accepted_draft_tokens=[1]),
+        cycle(2, "speculative", request_ids=["a"], draft_tokens=None, accept_lengths=[9], accepted_draft_tokens=[8]),
+        cycle(3, "speculative", request_ids=["b"], draft_tokens=1, accept_lengths=[1], accepted_draft_tokens=[0]),
+        cycle(4, "speculative", request_ids=["c"], draft_tokens=4, accept_lengths=[5]),
+        cycle(5, "speculative", request_ids=["d"], draft_tokens=None, accept_lengths=[2], accepted_draft_tokens=[1]),
+        cycle(6, "speculative", request_ids=["e"], draft_tokens=2, accept_lengths=[3], accepted_draft_tokens=[2]),
+    )
+    found = accepts_of_trace(recording(*rows))
+    assert accept_frame(found, "request").select("request", *FIGURES).rows() == [
+        ("a", 3, 15, 5.0, 4.0, 4 / 8),
+        ("b", 1, 1, 1.0, 0.0, 0.0),
+        ("c", 1, 5, 5.0, 4.0, None),
+        ("d", 1, 2, 2.0, 1.0, None),
+        ("e", 1, 3, 3.0, 2.0, 1.0),
+    ]
+    assert accept_frame(found, "draft").select("drafted", "verify_steps", "draft_accept_rate").rows() == [
+        (1, 1, 0.0),
+        (2, 1, 1.0),
+        (4, 3, 0.5),
+        (None, 2, None),
+    ]
+    assert [line for line in found.warnings if "draft lengths are not recorded for all steps" in line]
+
+
+def test_time_is_split_into_twenty_stretches_of_equally_many_steps() -> None:
+    rows = [cycle(n, "speculative", draft_tokens=2, accept_lengths=[1 + n % 3]) for n in range(60)]
+    rows = [rows[n] for n in (*range(30, 60), *range(30))]  # the order of the file is not that of time
+    frame = accept_frame(accepts_of_trace(recording(*rows)), "time")
+    assert frame.select(
+        "slice", "first_cycle", "last_cycle", "start_ns", "verify_steps", "committed_tokens"
+    ).rows() == [(n, 3 * n, 3 * n + 2, 30 * n, 3, 6) for n in range(20)]
+
+
+def test_kinds_are_listed_as_they_come() -> None:
+    assert list(accepts_of_trace(recording(*MIXED_RUN)).excluded) == [
+        "prefill",
+        "unknown",
+        "no_draft",
+        "decode",
+        "idle",
+    ]
+    none = recording(
+        cycle(0, "prefill", accept_lengths=[1]),
+        cycle(1, "idle"),
+        cycle(2, "decode", accept_lengths=[1]),
+        cycle(3, "speculative", draft_tokens=0, accept_lengths=[1], accepted_draft_tokens=[0]),
+    )
+    with pytest.raises(TraceError, match="holds no verify step, only 1 prefill, 1 idle, 1 decode, 1 no draft: was"):
+        accepts_of_trace(none)
+
+
+def test_a_cycle_of_unknown_mode_is_no_verify_step() -> None:
+    rows = [
+        {"cycle": n, "mode": mode, "draft_tokens": 2, "accept_lengths": [n]}
+        for n, mode in ((3, "speculative"), (9, None))
+    ]
+    steps, excluded = verify_steps_of(pl.DataFrame(rows, schema=CYCLE_SCHEMA))
+    assert (steps["committed"].to_list(), excluded) == ([3], {"unknown": 1})
+
+
+def test_more_lengths_than_names_of_requests() -> None:
+    row = cycle(
+        0, "speculative", request_ids=["a"], draft_tokens=2, accept_lengths=[2, 3], accepted_draft_tokens=[1, 2]
+    )
+    found = accepts_of_trace(recording(row))
+    assert found.steps.select("request", "committed").rows() == [("a", 2), (None, 3)]
+
+
+def test_the_servers_count_is_equal_or_not() -> None:
+    second = cycle(3, "speculative", request_ids=["a"], accept_lengths=[2])
+    equal = accept_json(accepts_of_trace(recording(*MIXED_RUN[:2], second, request("a", 7))))["server"]
+    assert (equal["difference"], equal["equal"]) == (0, True)
+    off = accept_json(accepts_of_trace(recording(*MIXED_RUN[:2], second, request("a", 8))))["server"]
+    assert (off["difference"], off["equal"]) == (1, False)
+
+
+def test_steps_without_drafts_are_none(tmp_path: Path) -> None:
+    """One draft makes a verify step, none does not; where the number is unknown the kind of the step says it."""
+    path = tmp_path / "steps.jsonl"
+    row = '{"cycle": %d, "request": "r", "kind": "verify", "num_draft": %s, "num_accepted_draft": 0, "num_committed": 1}\n'
+    path.write_text(row % (1, "0") + row % (2, "1") + row % (3, "null"))
+    found = accepts_of_steps(path)
+    assert found.steps["cycle"].to_list() == [2, 3]
+    assert found.excluded == {"no_draft": 1}
+
+
+def test_lengths_of_the_run_beside_the_trace_are_said_to_be_its_own(reference: Path) -> None:
+    """The traced cycles of this recording have none; those of the untraced run beside it do."""
+    folder = reference / "traces/sglang_h200/tp1"
+    words = "the accept lengths are those of the untraced run beside the trace, not the trace's own"
+    trace = open_trace([folder / "e5_m13_rank0.json.gz"], cycles=folder / "e2_m14_rank0.cycles.json")
+    assert words in accepts_of_trace(trace).warnings
+    own = open_trace([folder / "e2_m14_rank0.json.gz"])
+    assert words not in accepts_of_trace(own).warnings
