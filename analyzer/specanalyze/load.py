@@ -17,6 +17,7 @@ from specanalyze.nsys_inputs import nsys_inputs
 from specanalyze.plain_text import plain_document
 from specanalyze.reading_progress import Reading
 from specanalyze.recordings import RankFile, refuse_two_recordings
+from specanalyze.remote_path import path_of, readable
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
 from specschema.metadata import VERSION_KEY
@@ -59,6 +60,7 @@ def open_trace(
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"device {device!r} is not known: cpu or cuda")
     progress = None if progress is None else Reading(progress)
+    paths = [path_of(path) for path in paths]
     name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
     if nsys := nsys_inputs(paths):
         from specanalyze.nsys_report import open_report  # what reads a form loads when the form is met
@@ -92,7 +94,7 @@ def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, 
     ranks = [rank_in_key(source.key) for source in trace.sources]
     sources = []
     for source, rank in zip(trace.sources, ranks, strict=True):
-        files = sidecars.find(Path(source.source), rank, ranks, cycles, node_map)
+        files = sidecars.find(path_of(source.source), rank, ranks, cycles, node_map)
         read = partial(_read_enriched, source, files, trace.warnings, salvage=salvage)
         compact = source.compact if files == sidecars.Sidecars() else None
         sources.append(replace(source, read=read, compact=compact))
@@ -127,7 +129,7 @@ def _is_foreign(path: Path) -> bool:
     from specanalyze.parquet_bounds import DAMAGED
 
     try:
-        return VERSION_KEY.encode() not in (pq.read_metadata(path).metadata or {})
+        return VERSION_KEY.encode() not in (pq.read_metadata(readable(path)).metadata or {})
     except DAMAGED:
         return False  # damaged: that is said later
 

@@ -23,6 +23,7 @@ from specanalyze.event_frame import DTYPES, table
 from specanalyze.native import collect
 from specanalyze.parquet_bounds import DAMAGED, bare, family, fits, reason, refuse_bomb
 from specanalyze.recording_sections import MOST_RANKS, checked
+from specanalyze.remote_path import readable
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.trace_writer import write_trace
 from specschema import metadata
@@ -164,7 +165,7 @@ def _footer(path: Path) -> tuple[pq.FileMetaData | None, str]:
     if size == 0:
         return None, "is empty: its writer was killed before closing it"
     try:
-        return pq.read_metadata(path), ""
+        return pq.read_metadata(readable(path)), ""
     except DAMAGED as error:
         with path.open("rb") as file:
             file.seek(max(0, size - 4))
@@ -313,7 +314,7 @@ def _compact_rank(rank: _Rank, report: _Progress) -> CompactRank | None:
             if "kind" not in types:
                 return None
             texts = [name for name in types if family(types[name]) == "text"]
-            whole = pq.ParquetFile(file.path, metadata=file.parquet, read_dictionary=texts)
+            whole = pq.ParquetFile(readable(file.path), metadata=file.parquet, read_dictionary=texts)
             for group in groups:
                 constant = _constant(file, group)
                 columns = [c for c in _columns(file, group) if c in _SUMMED and c not in constant]
@@ -356,9 +357,10 @@ def _has_device_rows(events: pl.DataFrame) -> bool:
 def _read_group(file: _File, group: int, rank: _Rank, warnings: list[str], *, salvage: bool) -> pl.DataFrame | None:
     columns = _columns(file, group)
     # Texts stay dictionaries: one long text that all rows share must not become as many copies.
-    texts = [name for name in columns if family(_types(file)[name]) == "text"]
+    types = _types(file)
+    texts = [name for name in columns if family(types[name]) == "text"]
     try:
-        whole = pq.ParquetFile(file.path, metadata=file.parquet, read_dictionary=texts)
+        whole = pq.ParquetFile(readable(file.path), metadata=file.parquet, read_dictionary=texts)
         arrow = bare(whole.read_row_group(group, columns=columns))  # polars trusts what it is given
     except DAMAGED as error:
         rows = file.parquet.row_group(group).num_rows

@@ -11,6 +11,7 @@ from typing import Final
 
 from specanalyze.engines.engine import Unit
 from specanalyze.memory import free_bytes
+from specanalyze.remote_path import path_of
 
 BYTES_A_SECOND: Final = {".gz": 15e6, ".json": 200e6, ".parquet": 10e6}
 """Bytes of a file that a core analyses in a second (docs/performance.md), by its ending."""
@@ -62,7 +63,7 @@ def _sizes(units: Sequence[Unit]) -> dict[str, int]:
         path = unit.source.source
         if path not in sizes:
             try:
-                found = Path(path)
+                found = path_of(path)
                 files = [found] if not found.is_dir() else [p for p in found.iterdir() if p.is_file()]
                 sizes[path] = sum(p.stat().st_size for p in files)
             except OSError:

@@ -86,8 +86,9 @@ class RayTasks:
                     self._tell_end(unit.trace, finished.total)
                 yield finished.outcome.get(unit.trace)
         finally:
-            for ref in pending:
-                ray.cancel(ref, force=True)
+            if ray.is_initialized():  # no more when the interpreter ends; a call would connect again
+                for ref in pending:
+                    ray.cancel(ref, force=True)
 
     def _tell(self, trace: Trace, report: Finished, read: dict[int, int]) -> None:
         """Ranks may share a file, so the whole is only told at the end."""
