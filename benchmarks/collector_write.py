@@ -142,7 +142,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp())
     one_round(arguments, folder, compiled)  # first calls of Arrow
     rounds = [one_round(arguments, folder, compiled) for _ in range(arguments.rounds)]
-    totals = {"python, events to closed file": PYTHON}
+    totals: dict[str, tuple[str, ...]] = {"python, events to closed file": PYTHON}
     if compiled:
         totals["compiled, events to closed file"] = COMPILED
     for times in rounds:

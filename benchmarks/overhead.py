@@ -1,30 +1,39 @@
 """What observing costs the embedded worker: each way of observing against none, interleaved in one process.
 
-    python benchmarks/overhead.py [--layers 24 --hidden 1024] [--rounds 6] [--cycles 60] [--json FILE]
+    python benchmarks/overhead.py [--layers 24 --hidden 1024] [--rounds 8] [--cycles 60] [--json FILE]
 
 One request is served again and again with the same tokens, so every cycle of a round does the same work as the cycle of
-the same number in every other way. In each round all ways take their turn; a cycle is timed from outside, around the
-scheduler's step. Printed: the median cycle, and the median over rounds of the ratio to ``none`` in the same round.
+the same number in every other way. In each round all ways take their turn, in an order of its own; a cycle is timed from outside, around
+the scheduler's step. Printed for each way: the median cycle; the median over rounds of its ratio to ``none`` in the same round, with a
+95 % bootstrap interval over rounds; the same of the serving thread's CPU time, which other work on the machine disturbs
+less (on a GPU it holds the wait for the device); and for windows how long the serving thread was held when they ended.
 
-Ways: none (no hooks); idle (hooks in place, not armed); phases (armed, no profiler); bare profiler (torch.profiler, CUDA
-activity alone, no hooks); window (the collector's default window); window stamps (device activity alone, phases from
-host stamps); window cpu_ops; after (no hooks again, once profilers have run).
+Ways: none (no hooks); none again (the control: what this machine can't tell apart); idle (hooks in place, not armed); phases
+(armed, no profiler); bare profiler (torch.profiler, CUDA activity alone, no hooks); window (the collector's default: device activity,
+phases from host stamps, marks for the clock); window ranges (a range of the profiler's around each phase); window stamps (device activity alone,
+no marks); window cpu_ops; beside the writer (untraced cycles right after a window, while the writer thread reads and writes it); after
+(no hooks again, directly after a window is written).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
+import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TEARDOWN_CUPTI", "1")  # before Kineto starts, as the collector's plugin does
 
+import numpy as np
+import pyarrow.parquet as pq
 import torch
 from torch.profiler import ProfilerActivity
 
@@ -36,27 +45,46 @@ from speccollect.demo.request import Request
 from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.engines import embedded
+from speccollect.native.build import ensure
 from speccollect.recorder import get_recorder
 from speccollect.wait import wait_for_ranks
+from specschema import metadata
 
 WARMUP_CYCLES = 3
 """Cycles at the start of each turn that are not counted, and cycles in which a profiler starts."""
 
-Serve = Callable[[int], list[int]]
+ORDER = (
+    "none",
+    "none again",
+    "idle",
+    "phases",
+    "bare profiler",
+    "window",
+    "window ranges",
+    "window stamps",
+    "window cpu_ops",
+    "beside the writer",
+    "after",
+)
+
+Times = list[tuple[int, int]]
+"""Of each cycle: wall time, and CPU time of the serving thread; ns."""
+
+Serve = Callable[[int], Times]
 
 
 def server(worker: SpeculativeWorker, prompt: tuple[int, ...]) -> Serve:
     """A function that serves one request for so many decode cycles and returns their times, ns."""
 
-    def serve(cycles: int) -> list[int]:
+    def serve(cycles: int) -> Times:
         scheduler = Scheduler(worker)
         scheduler.add([Request("bench", prompt, worker.config.max_context - len(prompt) - worker.config.steps - 2)])
-        times: list[int] = []
+        times: Times = []
         while scheduler.running or scheduler.waiting:
             batch = scheduler.next_batch()
-            begun = time.perf_counter_ns()
+            wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
             scheduler.process_result(batch, worker.forward_batch(batch))
-            taken = time.perf_counter_ns() - begun
+            taken = (time.perf_counter_ns() - wall, time.thread_time_ns() - cpu)
             if batch.mode != "prefill":
                 times.append(taken)
                 if len(times) == cycles:
@@ -68,29 +96,36 @@ def server(worker: SpeculativeWorker, prompt: tuple[int, ...]) -> Serve:
     return serve
 
 
-def ways(serve: Serve, cycles: int, device: str) -> dict[str, Callable[[], list[int]]]:
-    """Name of each way -> serves one turn and returns the times of ``cycles`` counted cycles."""
+def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) -> dict[str, Callable[[], Times]]:
+    """Name of each way -> serves one turn and returns the times of ``cycles`` counted cycles.
+
+    Args:
+        windows: what the metadata says of each window is appended to it.
+    """
     recorder = get_recorder()
     whole = cycles + WARMUP_CYCLES
 
-    def none() -> list[int]:
+    def none() -> Times:
         return serve(whole)[WARMUP_CYCLES:]
 
-    def armed(settings: WindowSettings) -> list[int]:
+    def armed(settings: WindowSettings, more: int = 0) -> Times:
+        """Cycles of a recording; with ``more`` so many cycles come first and are not counted."""
         with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
             recorder.attach_to(Path(folder))
             stack.callback(recorder.attach_to, None)
             hooks = embedded.install(recorder)
             stack.callback(hooks.remove)
             command = control.arm(Path(folder), settings)
-            times = serve(whole)[WARMUP_CYCLES:]
+            times = serve(whole + more)[WARMUP_CYCLES + more :]
             control.disarm(Path(folder))
             recorder.poll()
             recorder.close()
             wait_for_ranks(Path(folder), command.recording)
+            for path in control.recording_folder(Path(folder), command.recording).glob("*.window*.parquet"):
+                windows.extend(metadata.decode(pq.read_schema(path).metadata, path.name)["recording"]["windows"])
             return times
 
-    def idle() -> list[int]:
+    def idle() -> Times:
         with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
             recorder.attach_to(Path(folder))
             stack.callback(recorder.attach_to, None)
@@ -98,25 +133,36 @@ def ways(serve: Serve, cycles: int, device: str) -> dict[str, Callable[[], list[
             stack.callback(hooks.remove)
             return none()
 
-    def bare() -> list[int]:
+    def bare() -> Times:
         # One window of the profiler over the counted cycles alone, as the collector's own windows are.
         activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
         with torch.profiler.profile(activities=[activity]):
             return none()
 
-    def window(**options: bool) -> Callable[[], list[int]]:
+    def window(**options: bool) -> Callable[[], Times]:
         settings = WindowSettings(skip=0, warmup=WARMUP_CYCLES - 1, record=cycles + 8, repeat=1, **options)
         return lambda: armed(settings)
 
+    def beside() -> Times:
+        settings = WindowSettings(skip=0, warmup=WARMUP_CYCLES - 1, record=cycles, repeat=1, stamps=False)
+        return armed(settings, cycles)
+
+    def after() -> Times:
+        beside()
+        return none()
+
     return {
         "none": none,
+        "none again": none,
         "idle": idle,
         "phases": lambda: armed(WindowSettings(repeat=0)),
         "bare profiler": bare,
         "window": window(),
+        "window ranges": window(ranges=True),
         "window stamps": window(stamps=True),
         "window cpu_ops": window(cpu_ops=True),
-        "after": none,
+        "beside the writer": beside,
+        "after": after,
     }
 
 
@@ -128,7 +174,8 @@ def main() -> None:
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--cycles", type=int, default=60, help="counted cycles of each turn")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--only", nargs="*", choices=ORDER, help="these ways alone (none is always needed)")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
@@ -138,50 +185,91 @@ def main() -> None:
         hidden=options.hidden,
         experts=options.experts,
         steps=options.steps,
-        max_context=64 * (2 + (options.cycles + 8) * (options.steps + 1) // 64),  # the cache comes in rows of 64
+        max_context=64 * (2 + (2 * options.cycles + 8) * (options.steps + 1) // 64),  # the cache comes in rows of 64
         dtype="bfloat16" if device == "cuda" else "float32",
     )
     if device == "cpu":
         torch.set_num_threads(1)
     prompt = tuple(7 + 3 * i for i in range(32))
-    times: dict[str, list[list[int]]] = {}
+    logging.getLogger("speccollect").setLevel(logging.ERROR)  # a window that ends with its turn is cut, and says so
+    ensure(lambda line: print(line))
+    times: dict[str, list[Times]] = {}
+    held: dict[str, list[dict[str, Any]]] = {}
+    shuffled = random.Random(0)
     with torch.inference_mode():
         worker = SpeculativeWorker(
             config, TensorParallel(), torch.device(device), speculate=True, eager=options.eager or device == "cpu"
         )
         serve = server(worker, prompt)
         serve(options.cycles)
-        for _ in range(options.rounds):
-            for name, turn in ways(serve, options.cycles, device).items():
-                times.setdefault(name, []).append(turn())
+        for number in range(options.rounds + 1):
+            windows: list[dict[str, Any]] = []
+            turns = ways(serve, options.cycles, device, windows)
+            wanted = [way for way in ORDER if not options.only or way in ("none", *options.only)]
+            for name in shuffled.sample(wanted, k=len(wanted)):
+                taken = turns[name]()
+                if number:  # the first round loads what the first window loads
+                    times.setdefault(name, []).append(taken)
+                    held.setdefault(name, []).extend(windows)
+                windows.clear()
         worker.graphs.release()
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(
         f"{name}, torch {torch.__version__}: {options.rounds} rounds of {options.cycles} cycles each, {config.layers} layers"
     )
+    rows = figures(times, held)
     print(
-        f"{'way':16s} {'cycles':>7s} {'median ms':>10s} {'p90 ms':>8s} {'ratio to none':>14s} {'min..max over rounds':>22s}"
+        f"{'way':18s} {'cycles':>7s} {'median ms':>10s} {'p90 ms':>8s} {'ratio to none':>14s} {'95 % interval':>16s} "
+        f"{'CPU ratio':>10s} {'95 % interval':>16s} "
+        f"{'held ms':>8s} {'of it stop':>11s} {'reader':>9s}"
     )
-    medians = {way: [statistics.median(turn) for turn in turns] for way, turns in times.items()}
-    rows = {}
-    for way, turns in times.items():
-        cycles = sorted(t for turn in turns for t in turn)
-        ratios = [mine / base for mine, base in zip(medians[way], medians["none"], strict=True)]
-        row = {
-            "cycles": len(cycles),
-            "median_ns": statistics.median(cycles),
-            "p90_ns": cycles[int(0.9 * len(cycles))],
-            "ratio": statistics.median(ratios),
-            "ratio_min": min(ratios),
-            "ratio_max": max(ratios),
-        }
-        rows[way] = row
+    for way, row in rows.items():
         print(
-            f"{way:16s} {row['cycles']:7d} {row['median_ns'] / 1e6:10.3f} {row['p90_ns'] / 1e6:8.3f} "
-            f"{row['ratio']:14.4f} {min(ratios):12.4f}..{max(ratios):.4f}"
+            f"{way:18s} {row['cycles']:7d} {row['median_ns'] / 1e6:10.3f} {row['p90_ns'] / 1e6:8.3f} {row['ratio']:14.4f} "
+            f"{row['low']:7.4f}..{row['high']:.4f} {row['cpu_ratio']:10.4f} {row['cpu_low']:7.4f}..{row['cpu_high']:.4f}"
+            + (
+                f" {row['held_ns'] / 1e6:8.1f} {row['stop_ns'] / 1e6:11.1f} {row['reader']:>9s}"
+                if "held_ns" in row
+                else ""
+            )
         )
     if options.json:
         options.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "ways": rows}, indent=1))
+
+
+def figures(times: dict[str, list[Times]], held: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Way -> its figures: ratios are medians over rounds, with a 95 % bootstrap interval over rounds."""
+    generator = np.random.default_rng(0)
+    medians = {way: np.array([np.median(np.array(turn), axis=0) for turn in turns]) for way, turns in times.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    for way in sorted(times, key=list(ORDER).index):
+        cycles = sorted(wall for turn in times[way] for wall, _ in turn)
+        ratios, of_cpu = (medians[way] / medians["none"]).T
+        picks = generator.integers(0, len(ratios), (2000, len(ratios)))
+        (low, high), (cpu_low, cpu_high) = (
+            np.percentile(np.median(found[picks], axis=1), (2.5, 97.5)) for found in (ratios, of_cpu)
+        )
+        row: dict[str, Any] = {
+            "cycles": len(cycles),
+            "median_ns": statistics.median(cycles),
+            "p90_ns": cycles[int(0.9 * len(cycles))],
+            "ratio": float(np.median(ratios)),
+            "low": float(low),
+            "high": float(high),
+            "cpu_ratio": float(np.median(of_cpu)),
+            "cpu_low": float(cpu_low),
+            "cpu_high": float(cpu_high),
+        }
+        windows = held[way]
+        if windows:
+            row |= {
+                "held_ns": statistics.median(w["held_ns"] for w in windows),
+                "stop_ns": statistics.median(w["stop_cost_ns"] for w in windows),
+                "events": statistics.median(w["events"] for w in windows),
+                "reader": windows[-1]["reader"],
+            }
+        rows[way] = row
+    return rows
 
 
 if __name__ == "__main__":
