@@ -81,7 +81,7 @@ def _contests(given: Any, peers: dict[str, Path], rounds: int) -> Iterator[tuple
         "start-up: --help",
         lambda: Contest(
             "start-up: --help",
-            {OURS: _ours("--help"), "import typer, rich": _python("import typer, rich.console, rich.table")},
+            {OURS: _ours("--help"), "import typer, rich": _python("import typer, rich")},
             2 * rounds,
         ),
     )

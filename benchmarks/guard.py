@@ -55,7 +55,7 @@ def measured(data: Path) -> dict[str, float]:
     ours = [python, "-m", "specanalyze"]
     small = [*ours, "breakdown", *inputs.kineto(data, 1)]
     ratios = {
-        "--help / import typer, rich": _contest([*ours, "--help"], "import typer, rich.console, rich.table"),
+        "--help / import typer, rich": _contest([*ours, "--help"], "import typer, rich"),
         "breakdown of 1 MB / import polars, numpy": _contest(small, "import polars, numpy"),
     }
     runs = [_printed([python, "-c", IN_PROCESS, plain, packed]) for _ in range(ROUNDS)]

@@ -33,17 +33,18 @@ class FailedError(Exception):
 
 
 def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Cost:
-    """Run a process to its end.
+    """Run a process to its end, with its modules compiled as an installation has them, whatever this shell says of that.
 
     Raises:
         FailedError: it failed.
     """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     process = subprocess.Popen(
         [*map(str, command)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
+        env=kept | dict(environment or {}),
     )
     assert process.stderr is not None
     said = process.stderr.read()  # until it ends

@@ -17,8 +17,10 @@ every 700; tables are not counted, and reading leaves no cycles behind."""
 def main() -> None:
     """Run the command line; exit code 0 fine, 1 the data can't answer, 2 usage."""
     gc.set_threshold(*_RARELY)
-    # Nothing here multiplies matrices; numpy would start a thread a core for it.
+    # Nothing here multiplies matrices: numpy need not start a thread a core for it. And Arrow's own allocator keeps three times
+    # what it was asked for, where tables are read once and given up.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         from specanalyze.cli import run
     except ModuleNotFoundError as error:

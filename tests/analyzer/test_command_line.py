@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
+import json
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -17,8 +20,6 @@ import specanalyze.commands
 from specanalyze.argument_values import plain_values
 from specanalyze.cli import app, run
 from specanalyze.commands import COMMANDS
-
-NOT_COMMANDS = {"deliver", "options", "recording_arguments"}
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -51,8 +52,8 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
 
 def test_every_module_of_a_command_is_in_the_table() -> None:
     folder = Path(specanalyze.commands.__file__).parent
-    modules = {path.stem for path in folder.glob("[a-z]*.py")}
-    assert modules - NOT_COMMANDS == {command.module for command in COMMANDS.values()}
+    modules = {path.stem for path in folder.glob("*.py") if "\ndef register(" in path.read_text(encoding="utf-8")}
+    assert modules == {command.module for command in COMMANDS.values()}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -93,9 +94,48 @@ def test_help_imports_neither_rich_nor_a_command_nor_what_reads_traces() -> None
 
 def test_help_of_one_command_imports_that_command_alone() -> None:
     modules = imported("kernels", "--help")
-    commands = {name.rpartition(".")[2] for name in modules if name.startswith("specanalyze.commands.")}
-    assert commands - NOT_COMMANDS == {"kernels"}
+    commands = {f"specanalyze.commands.{command.module}" for command in COMMANDS.values()}
+    assert modules & commands == {"specanalyze.commands.kernels"}
     assert not {name.split(".")[0] for name in modules} & {"rich", "pydantic", "polars", "numpy", "pyarrow"}
+
+
+HEAVY = {"pyarrow", "isal", "sqlite3", "rich", "pydantic", "markdown_it", "duckdb", "ray", "altair"}
+"""What only some forms of traces and some outputs need."""
+
+
+def heavy(modules: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in modules} & HEAVY
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Path:
+    """A small torch.profiler file with one replay."""
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 12, "dur": 5, "pid": 1, "tid": 1}
+    kernel = {"ph": "X", "cat": "kernel", "name": "nvjet_tst_128x64", "ts": 20, "dur": 30, "pid": 0, "tid": 7}
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "spec.verify", "ts": 10, "dur": 50, "pid": 1, "tid": 1},
+        launch | {"args": {"correlation": 7}},
+        kernel | {"args": {"correlation": 7, "device": 0, "stream": 7}},
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": events}, indent=1))
+    return path
+
+
+def test_profiler_files_are_read_without_what_other_forms_need(profiled: Path) -> None:
+    assert heavy(imported("breakdown", str(profiled), "--json")) == set()
+    assert heavy(imported("breakdown", str(profiled))) == {"rich"}
+    packed = profiled.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(profiled.read_bytes()))
+    assert heavy(imported("breakdown", str(packed), "--json")) == {"isal"}
+
+
+def test_a_trace_is_read_without_what_other_forms_need(tmp_path: Path) -> None:
+    trace = sweep_recording(2, cycles=20, traced=5).write(tmp_path)
+    modules = imported("breakdown", str(trace), "--json")
+    assert heavy(modules) == {"pyarrow"}
+    ours = {name for name in modules if name.startswith("specanalyze.")}
+    assert not {name for name in ours if re.search(r"\.(nsys_(report|sqlite|parquet)|report|export|perfetto)\b", name)}
 
 
 def test_without_a_command_the_help_is_shown_and_it_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

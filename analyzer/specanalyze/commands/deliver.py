@@ -41,7 +41,7 @@ def deliver(
     except (BrokenPipeError, SystemExit) as stop:  # rich leaves by itself where the reader of the pipe has gone
         if not verdict or not (isinstance(stop, BrokenPipeError) or isinstance(stop.__context__, BrokenPipeError)):
             raise
-    from specanalyze.render.terminal import warn
+    from specanalyze.render.stderr import warn
 
     if not verdict:
         warn(warnings)

@@ -54,7 +54,7 @@ def export(
     wanted = parse_cycles(cycles)
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, node_map=node_map, salvage=salvage, device=device)
-    from specanalyze.render.terminal import warn
+    from specanalyze.render.stderr import warn
 
     done = write(trace, to, output, cycles=wanted, phase_map=mapping, force=force)
     if json:

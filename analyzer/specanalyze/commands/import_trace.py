@@ -40,7 +40,7 @@ def import_trace(
     refuse_output(output, (".parquet",), force=force)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
     from specanalyze.carry_nodes import with_nodes
-    from specanalyze.render.terminal import warn
+    from specanalyze.render.stderr import warn
     from specanalyze.trace_files import write_trace
 
     write_trace(with_nodes(trace), output, force=force)

@@ -79,7 +79,7 @@ def report(
         from specschema.install_line import install_line
 
         raise UsageError(f"{error.name} is not installed; run: {install_line('report')}") from None
-    from specanalyze.render.terminal import warn
+    from specanalyze.render.stderr import warn
 
     mapping = phase_map_of(phase_map)
     traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]

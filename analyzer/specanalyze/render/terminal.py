@@ -105,9 +105,3 @@ def notes(out: Console, lines: Iterable[str]) -> None:
     """Remarks under a table, each on its own line(s)."""
     for line in lines:
         out.print(Text(f"· {line}", style="dim"))
-
-
-def warn(lines: Iterable[str]) -> None:
-    """Warnings on stderr, so that a pipe of the result stays clean."""
-    for line in dict.fromkeys(lines):
-        sys.stderr.write(f"warning: {line}\n")
