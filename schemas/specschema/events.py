@@ -113,7 +113,13 @@ COLUMNS: Final = (
     Column("node_type", "string", "", "kernel, memcpy, memset, event_record, event_wait, host, ...", ("node",)),
     Column("grid", "string", "", "grid dimensions as XxYxZ", ("kernel",)),
     Column("block", "string", "", "block dimensions as XxYxZ", ("kernel",)),
-    Column("module", "string", "", "dotted path of the module that added the node", ("node", "kernel", "phase")),
+    Column(
+        "module",
+        "string",
+        "",
+        "dotted path of the module that added the node, or that the range spec.module is a call of",
+        ("node", "kernel", "phase"),
+    ),
     Column("module_class", "string", "", "class name of that module", ("node", "kernel", "phase")),
     Column(
         "op",

@@ -67,7 +67,9 @@ IN_ATTENTION: Final = (
 )
 ELSEWHERE: Final = (
     ModuleRule(r"^(lm_head|output_projection|embed_out)$", r"LMHead", "gemm", "lm_head", "the vocabulary projection"),
-    ModuleRule(r"^logits_processor$", r"^LogitsProcessor", None, LOGITS, "SGLang, vLLM: it uses lm_head's weight itself"),
+    ModuleRule(
+        r"^logits_processor$", r"^LogitsProcessor", None, LOGITS, "SGLang, vLLM: it uses lm_head's weight itself"
+    ),
     ModuleRule(r"norm|^ln_", r"Norm", "other_compute", "norm", "layer norms"),
     # before embeddings: every RotaryEmbedding is one by its name
     ModuleRule(r"rotary|rope", r"Rotary", "other_compute", "rotary", "rotary tables outside attention"),
