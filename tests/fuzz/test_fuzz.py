@@ -105,3 +105,41 @@ def test_the_scanner_keeps_its_memory_and_its_promises(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "nothing found" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_compiled_passes_keep_their_memory(tmp_path: Path) -> None:
+    """Whole commands with every helper compiled for sanitizers: bounds, use after free, overflow of signed numbers."""
+    compiler = shutil.which("gcc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("no gcc, so the compiled passes were not run under sanitizers")
+    runtimes = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    if not all(Path(path).is_absolute() for path in runtimes):
+        pytest.skip("this compiler has no sanitizers, so the compiled passes were not run under them")
+    wrapper = tmp_path / "cc"
+    flags = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@" {flags}\n')
+    wrapper.chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "random_inputs.py"), str(SECONDS), "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300 + 20 * SECONDS,
+        env={
+            **os.environ,
+            "CC": str(wrapper),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "LD_PRELOAD": " ".join(runtimes),
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "PYTHONMALLOC": "malloc",
+            "POLARS_MAX_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, (done.stderr + done.stdout)[-3000:]
+    assert "nothing found" in done.stdout
