@@ -6,15 +6,31 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from specanalyze import cli
+from specanalyze import cli, kineto_scan
+from specanalyze.native import collect, timeline
+from specanalyze.native.library import library
 
 CASES = Path(__file__).resolve().parents[1] / "cases"
 REPAIRED_OR_REFUSED = "either"
+
+
+@pytest.fixture(autouse=True, params=["compiled passes", "whole tables"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sums are made by compiled passes while a rank is read, or of its whole tables where there is no compiler: with equal answers."""
+    if request.param == "whole tables":
+        monkeypatch.setenv("SPECANALYZE_NATIVE", "0")
+    caches = (library, timeline.compiled, collect.compiled, kineto_scan._declared)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
 
 
 class Done(NamedTuple):
