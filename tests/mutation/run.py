@@ -43,6 +43,7 @@ MODULES: Final = tuple(
     for name in (
         *("accept", "positions", "waits", "wait_table", "intervals", "instances", "replay_nodes", "carry_nodes"),
         *("cycles", "calibration", "ranges", "activities", "partition", "collectives"),
+        *("compact_rank", "compact_window", "compact_talk"),
     )
 )
 """Partition, join, waiting and transfer, accept lengths, and what they stand on."""
@@ -61,7 +62,7 @@ TESTS: Final = tuple(
             "partition",
         ),
         *("ranges", "activities", "cases", "steps", "ranks_report", "phases_report", "overhead", "sidecars", "load"),
-        *("nsys_report", "reference_traces", "measured", "breakeven"),
+        *("nsys_report", "reference_traces", "measured", "breakeven", "compact_rank"),
     )
 )
 FEW: Final = 25
