@@ -2,7 +2,7 @@
 
 Only what is asked for is fetched: a footer, the row groups of one rank, the text of one file. Credentials, region and endpoint are
 those of the environment: for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL (also
-AWS_ENDPOINT_URL_S3), or the machine's own role.
+AWS_ENDPOINT_URL_S3), for Google Cloud Storage GOOGLE_APPLICATION_CREDENTIALS, or the machine's own role.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,8 @@ from specschema.errors import TraceError, UsageError
 
 _STORE: Final = re.compile(r"(s3|gs):/+(?=[^/])")
 """``pathlib`` keeps one slash of two."""
+_EMULATOR: Final = "CLOUD_STORAGE_EMULATOR_ENDPOINT"
+_PATIENCE: Final = timedelta(seconds=20)
 _LEAST_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 23
 """Bytes fetched at once: more and more while a file is read in order."""
@@ -198,7 +201,8 @@ def _connected(scheme: str) -> Any:
 
     try:
         if scheme == "gs":
-            return fs.GcsFileSystem()
+            # An emulator has no accounts; elsewhere the library looks for one for a quarter of an hour unless told otherwise.
+            return fs.GcsFileSystem(anonymous=bool(os.environ.get(_EMULATOR)), retry_time_limit=_PATIENCE)
         return fs.S3FileSystem(**_endpoint(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")))
     except (OSError, ImportError) as error:
         raise UsageError(f"{scheme}:// can't be read here: {_line(error)}") from None
