@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from speccollect.control import read_command, recording_folder
+from speccollect.cycle_numbers import cycles_later, renumbered
 from speccollect.part_file import PART_NAME, read_part, writer_options
 from speccollect.status import RankStatus, alive, read_statuses
 from speccollect.totals import TOTAL_COLUMNS, rank_totals
@@ -107,6 +109,7 @@ def _recording(
     sections = [(part, part.sections.get("recording", {})) for part in parts]
     first = sections[0][1]
     ranks = sorted({part.rank for part in parts})
+    later = cycles_later((part.rank, part.sections) for part in parts)
     # the counts of what was lost only grow: each rank's last file has the final ones
     lost: dict[str, dict[str, int]] = {}
     messages: list[dict[str, Any]] = []
@@ -124,7 +127,8 @@ def _recording(
             if entry not in messages:
                 messages.append(entry)
         for window in section.get("windows", []):
-            (warmups if "warmup" in window else windows).append({"rank": part.rank, **window})
+            numbered = renumbered(window, later.get(part.rank, 0))
+            (warmups if "warmup" in window else windows).append({"rank": part.rank, **numbered})
         if section.get("complete"):
             complete.add(part.rank)
         tiers.extend(t for t in section.get("tiers", []) if t not in tiers)
@@ -292,6 +296,7 @@ def _write(
                 return int(table.num_rows)
 
             waiting: list[pa.Table] = [requests] if requests is not None else []
+            later = cycles_later((part.rank, part.sections) for part in parts)
             rank = parts[0].rank
             for part in parts:
                 if part.rank != rank:
@@ -299,6 +304,9 @@ def _write(
                     rank = part.rank
                 try:
                     table = read_part(part.path)
+                    if later.get(part.rank):
+                        at = table.schema.get_field_index("cycle")
+                        table = table.set_column(at, "cycle", pc.add(table["cycle"], later[part.rank]))
                 except (pa.ArrowInvalid, OSError) as error:
                     if not any(said.startswith(f"{part.path.name} is damaged") for said in problems):  # by _facts
                         problems.append(_damaged(part, error))

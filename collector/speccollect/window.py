@@ -47,6 +47,7 @@ class Windows:
 
     Attributes:
         attached: the profiler hangs on the device (from warm-up on).
+        delay: cycles that the first window waits longer; set by another thread, taken by the next ``step``.
         range_type: makes a range that Kineto records; None outside windows.
         device: cuda, or cpu when Kineto sees no device and operators stand in.
     """
@@ -55,6 +56,7 @@ class Windows:
         self.settings = settings
         self.device = "cuda" if has_cuda() else "cpu"
         self.attached = False
+        self.delay = 0
         self.range_type: Callable[[str], Any] | None = None
         self._state = _CONTROL
         self._remaining = settings.skip
@@ -70,8 +72,17 @@ class Windows:
         self._opened_at_ns = 0
         self._first_cycle = 0
 
+    @property
+    def settling(self) -> int:
+        """Decode cycles before the first window; 0 once it has begun."""
+        return self._remaining if self._state == _CONTROL and self._index == 0 else 0
+
     def step(self, recording: Recording) -> None:
         """A decode cycle is about to begin."""
+        if self.delay:
+            if self._state == _CONTROL and self._index == 0:
+                self._remaining += self.delay
+            self.delay = 0
         if self._state == _RECORD and self._remaining > 0:
             seconds = (time.monotonic_ns() - self._opened_at_ns) / 1e9
             if seconds > self.settings.max_seconds:

@@ -18,6 +18,7 @@ from speccollect.control import recording_folder
 from speccollect.fingerprint import environment
 from speccollect.identity import Identity
 from speccollect.kineto_events import load_reader
+from speccollect.lockstep import Lockstep
 from speccollect.node_rows import node_table
 from speccollect.part_file import write_part
 from speccollect.recording import Recording
@@ -77,6 +78,7 @@ class Writer(threading.Thread):
         self._word = word
         self._origin = Origin(identity.rank, identity.pid, recording.tid)
         self._files = recording_folder(folder, recording.number)
+        self._lockstep = Lockstep(self._files, identity, recording)
         self._finishing = threading.Event()
         self._failed = False
         self._message: str | None = None
@@ -119,6 +121,7 @@ class Writer(threading.Thread):
         self._write_nodes()
         moved_since: float | None = None
         while True:
+            self._lockstep.step()
             self._write_ready()
             if self._finishing.is_set():
                 if not self._recording.handed:
@@ -248,6 +251,7 @@ class Writer(threading.Thread):
                 "windows": [dict(window)] if window is not None else [],
                 "messages": list(recording.messages),
                 "lost": self._lost(),
+                "ahead": self._lockstep.ahead,
                 "complete": complete,
             },
             "clock": {

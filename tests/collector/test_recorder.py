@@ -146,9 +146,10 @@ def test_slow_disk_drops_rows_and_counts_them(recorder: Recorder, monkeypatch: p
     from speccollect import part_file, writer
 
     write = part_file.write_part
+    served = threading.Event()
 
     def slow(*arguments: Any) -> int:
-        time.sleep(0.3)
+        assert served.wait(120)
         return write(*arguments)
 
     monkeypatch.setattr(writer, "write_part", slow)
@@ -157,6 +158,7 @@ def test_slow_disk_drops_rows_and_counts_them(recorder: Recorder, monkeypatch: p
     for _ in range(cycles):
         number = recorder.begin_cycle("idle", 0, 0, [])
         recorder.end_cycle(number)
+    served.set()
     table = finish(recorder)
     kept = len(rows(table, "cycle", "cycle"))
     lost = read_statuses(recorder.folder)[0].lost
