@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -74,8 +73,11 @@ def refuse_bomb(parquet: pq.FileMetaData, path: Path) -> None:
     _refuse_misdescribed(parquet, path, size)
     groups = [parquet.row_group(i) for i in range(parquet.num_row_groups)]
     rows = sum(max(group.num_rows, 0) for group in groups)
-    values = max((sum(max(g.column(i).num_values, 0) for g in groups) for i in range(_columns(groups))), default=0)
-    encoded = sum(max(group.column(i).total_uncompressed_size, 0) for group in groups for i in range(group.num_columns))
+    chunks = [[group.column(i) for i in range(group.num_columns)] for group in groups]
+    values = max(
+        (sum(max(chunk.num_values, 0) for chunk in column) for column in zip(*chunks, strict=False)), default=0
+    )
+    encoded = sum(max(chunk.total_uncompressed_size, 0) for row_group in chunks for chunk in row_group)
     limit = max(_FREE_ROWS, _ROWS_A_BYTE * size)
     if min((group.num_rows for group in groups), default=0) < 0 or max(rows, values) > limit:
         raise TraceError(
@@ -106,10 +108,6 @@ def bare(table: pa.Table) -> pa.Table:
             column = column.cast(pa.list_(kind.value_type))
         columns[name] = column
     return pa.table(columns)
-
-
-def _columns(groups: Collection[pq.RowGroupMetaData]) -> int:
-    return min((group.num_columns for group in groups), default=0)
 
 
 def family(kind: pa.DataType) -> str:
