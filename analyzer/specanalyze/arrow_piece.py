@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import cast
 
 import numpy as np
@@ -13,6 +15,8 @@ import pyarrow.compute as pc
 from specanalyze.columns import Ints
 from specanalyze.compact_rank import MISSING, Array, OddRowsError
 from specanalyze.event_frame import DTYPES
+from specanalyze.native.collect import Column
+from specanalyze.parquet_bounds import bare
 
 
 class ArrowPiece:
@@ -34,7 +38,7 @@ class ArrowPiece:
         self._dictionaries = dictionaries
         self._constant = constant
         self._names = set(batch.schema.names)
-        self._known: dict[str, Ints] = {}
+        self._known: dict[str, pa.Array] = {}
 
     @property
     def constant(self) -> Mapping[str, int]:
@@ -47,23 +51,35 @@ class ArrowPiece:
         return int(self._batch.num_rows)
 
     def integers(self, name: str) -> Ints | None:
-        if name in self._known:
-            return self._known[name]
-        if name in self._names:
-            column = self._batch.column(name)
-            if pa.types.is_dictionary(column.type) or not pa.types.is_integer(column.type):
-                raise OddRowsError
-            if pa.types.is_uint64(column.type):
-                raise OddRowsError
-            if column.type != pa.int64():
-                column = column.cast(pa.int64())
-            if column.null_count:
-                column = pc.fill_null(column, MISSING)
-            values: Ints = column.to_numpy(zero_copy_only=True)
-        else:
+        found = self._integers(name)
+        if found is None:
             return None
-        self._known[name] = values
+        values: Ints = (pc.fill_null(found, MISSING) if found.null_count else found).to_numpy(zero_copy_only=True)
         return values
+
+    def column(self, name: str) -> Column | None:
+        found = self._integers(name)
+        if found is None:
+            return None
+        valid, values = found.buffers()
+        if values is None or values.size < 8 * (found.offset + len(found)):
+            raise OddRowsError
+        if valid is not None and 8 * valid.size < found.offset + len(found):
+            raise OddRowsError
+        where = Column(values=values.address + 8 * found.offset, offset=found.offset)
+        where.valid = None if valid is None or not found.null_count else valid.address
+        return where
+
+    def _integers(self, name: str) -> pa.Array | None:
+        """A column of 64 bits."""
+        if name not in self._names:
+            return None
+        if name not in self._known:
+            column = self._batch.column(name)
+            if not pa.types.is_integer(column.type) or pa.types.is_uint64(column.type):
+                raise OddRowsError
+            self._known[name] = column if column.type == pa.int64() else column.cast(pa.int64())
+        return self._known[name]
 
     def codes(self, name: str) -> tuple[Array, Sequence[str]]:
         if name not in self._names:
@@ -76,11 +92,7 @@ class ArrowPiece:
             indices = indices.cast(pa.int32())
         if indices.null_count:
             indices = pc.fill_null(indices, -1)
-        codes = indices.to_numpy(zero_copy_only=True)
-        texts = self._texts(name, column.dictionary)
-        if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(texts):
-            raise OddRowsError
-        return codes, texts
+        return indices.to_numpy(zero_copy_only=True), self._texts(name, column.dictionary)
 
     def _texts(self, name: str, dictionary: pa.Array) -> list[str]:
         before = self._dictionaries.get(name)
@@ -94,18 +106,40 @@ class ArrowPiece:
             self._dictionaries[name] = before = (dictionary, texts)
         return before[1]
 
-    def frame(self, rows: Array, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        names = [c for c in columns or self._batch.schema.names if c in self._names]
-        if not names:
-            return pl.DataFrame()
-        some = self._batch.select(names)
-        some = some.take(pa.array(rows)) if len(rows) else some.slice(0, 0)
-        some.validate(full=True)  # polars trusts what it is given
-        frame = cast(pl.DataFrame, pl.from_arrow(some))
-        typed = frame.select(pl.col(c).cast(DTYPES[c], strict=False) for c in names)
-        if any(typed[c].null_count() != frame[c].null_count() for c in names):
+    def host(self, rows: Array) -> ArrowRows:
+        some = self._batch.take(pa.array(rows))
+        whole = {name: value for name, value in self._constant.items() if name != "device"}
+        return ArrowRows(some, tuple(sorted(whole.items())))
+
+    def facts(self, rows: Array, columns: Sequence[str]) -> pl.DataFrame:
+        frame = _framed(pa.Table.from_batches([self._batch.select(columns).take(pa.array(rows))]))
+        typed = frame.select(pl.col(c).cast(DTYPES[c], strict=False) for c in columns)
+        if any(typed[c].null_count() != frame[c].null_count() for c in columns):
             raise OddRowsError
-        if columns is not None:
-            return typed
-        whole = {c: v for c, v in self._constant.items() if c != "device"}
-        return typed.with_columns(pl.lit(v).cast(DTYPES[c]).alias(c) for c, v in whole.items())
+        return typed
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Host rows as a record batch, and columns that have one value throughout."""
+
+    rows: pa.RecordBatch
+    constant: tuple[tuple[str, int], ...]
+
+    @staticmethod
+    def joined(parts: Sequence[ArrowRows]) -> pl.DataFrame:
+        """See ``compact_rank.HostRows``."""
+        frames = []
+        # Row groups may differ in columns and types; batches of one do not.
+        for _, alike in groupby(parts, key=lambda part: (part.rows.schema, part.constant)):
+            some = [*alike]
+            frame = _framed(pa.Table.from_batches([part.rows for part in some]))
+            frames.append(frame.with_columns(pl.lit(value).alias(name) for name, value in some[0].constant))
+        return pl.concat(frames, how="diagonal_relaxed")
+
+
+def _framed(rows: pa.Table) -> pl.DataFrame:
+    try:
+        return cast(pl.DataFrame, pl.from_arrow(bare(rows)))  # polars trusts what it is given
+    except pa.ArrowInvalid:
+        raise OddRowsError from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from specanalyze.native.collect import (
     NEW_STREAM,
     NEW_THREAD,
     Batch,
+    Column,
     Columns,
     address,
 )
@@ -39,6 +41,16 @@ MISSING: Final = int(np.iinfo(np.int64).min)
 COLLECTIVE_FACTS: Final = ("op", "dtype", "elements", "group", "group_ranks", "seq")
 """Columns of communication kernels that only few rows fill."""
 _DROPPED: Final = ("op", "mark", "collective", "request")
+_COLUMNS: Final = {
+    "start": "start_ns",
+    "length": "dur_ns",
+    "stream": "stream",
+    "device": "device",
+    "pid": "pid",
+    "tid": "tid",
+    "id": "correlation",
+}
+"""Member of a batch -> column of the event table."""
 _WITHOUT_ROW: Final = (*_DROPPED, "launch", *DEVICE_KINDS)
 """Kinds whose rows are not in ``CompactRank.events``."""
 _MOST: Final = (1 << 16) - 1
@@ -51,6 +63,18 @@ class OddRowsError(Exception):
     """Rows that only the whole-table path can judge."""
 
 
+class HostRows(Protocol):
+    """Host rows of a piece."""
+
+    @staticmethod
+    def joined(parts: Sequence[Any]) -> pl.DataFrame:
+        """The rows of several in columns of the event table; any types that hold them.
+
+        Raises:
+            OddRowsError: they can't be read.
+        """
+
+
 class Piece(Protocol):
     """Some rows of one rank, in file order."""
 
@@ -58,6 +82,9 @@ class Piece(Protocol):
 
     def integers(self, name: str) -> Ints | None:
         """A column, MISSING where it is null; None where no row has it."""
+
+    def column(self, name: str) -> Column | None:
+        """The same where it lies, for the compiled half; valid as long as the piece."""
 
     def codes(self, name: str) -> tuple[Array, Sequence[str]]:
         """A text column as codes (int32, -1: null) into its texts; the same list of texts as long as they are the same."""
@@ -69,8 +96,11 @@ class Piece(Protocol):
     def constant(self) -> Mapping[str, int]:
         """Integer columns that have this one value in all rows."""
 
-    def frame(self, rows: Array, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Some rows as a frame of the event table's types; all columns, or those of ``columns`` that there are."""
+    def host(self, rows: Array) -> HostRows:
+        """Some rows with all their columns, kept as they are until all are there."""
+
+    def facts(self, rows: Array, columns: Sequence[str]) -> pl.DataFrame:
+        """Some columns of some rows, in the event table's types."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +218,7 @@ class Collector:
         self._looks: dict[tuple[str, str, str | None], int] = {}
         self._streams, self._threads = _Pairs(), _Pairs()
         self._windows: dict[int | None, _Parts] = {}
-        self._host: list[pl.DataFrame] = []
+        self._host: list[HostRows] = []
         self._seen: set[tuple[str, int | None]] = set()
         self._call_names: set[str] = set()
         self._tables: tuple[Any, ...] = ()
@@ -208,10 +238,8 @@ class Collector:
         if not len(piece):
             return
         kind, kinds = piece.codes("kind")
-        start = piece.integers("start_ns")
-        if start is None or "node" in kinds:
+        if "node" in kinds or not piece.has("start_ns"):
             raise OddRowsError
-        self._range = min(self._range[0], int(start.min())), max(self._range[1], int(start.max()))
         window = None if "window" in piece.constant else piece.integers("window")
         numbers: list[int | None] = [piece.constant.get("window")]
         if window is not None:
@@ -219,13 +247,13 @@ class Collector:
             found = [low] if low == high else distinct(window)[0].tolist()
             numbers = [None if number == MISSING else number for number in found]
             window = window if len(numbers) > 1 else None
-        self._note_kinds(kind, kinds, window, numbers)
-        batch, held = self._batch(piece, kind, kinds, start)
+        batch, held = self._batch(piece, kind, kinds)
         host = held[-1]
         facts = [name for name in COLLECTIVE_FACTS if piece.has(name)]
         device_row = np.empty(len(piece), dtype=np.uint32) if facts else None
         batch.device_row = address(device_row)
-        batch.window = address(window)
+        if window is not None:
+            batch.window.values = address(window)
         for number in numbers:
             parts = self._windows.get(number)
             if parts is None:
@@ -236,11 +264,13 @@ class Collector:
             self._take(parts.columns, batch, piece)
             if device_row is not None and batch.device_rows:
                 self._add_told(piece, parts, device_row[: batch.device_rows], facts, before)
+        self._range = int(batch.earliest), int(batch.latest)
+        self._note_kinds(kind, kinds, window, numbers)
         if batch.hosts:
             rows = host[: batch.hosts]
-            self._host.append(piece.frame(np.sort(rows) if len(numbers) > 1 else rows))
+            self._host.append(piece.host(np.sort(rows) if len(numbers) > 1 else rows))
 
-    def _batch(self, piece: Piece, kind: Array, kinds: Sequence[str], start: Ints) -> tuple[Batch, list[Any]]:
+    def _batch(self, piece: Piece, kind: Array, kinds: Sequence[str]) -> tuple[Batch, list[Any]]:
         """What the compiled half takes, and the arrays it points to, that of the host rows last."""
         (name, names), (op, ops) = piece.codes("name"), piece.codes("op")
         if not self._tables or any(a is not b for a, b in zip(self._tables, (kinds, names, ops), strict=False)):
@@ -251,8 +281,14 @@ class Collector:
             self._call_names.update(names)
         *_, group, graph, look_of = self._tables
         host = np.empty(len(piece), dtype=np.uint32)
-        batch = Batch(rows=len(piece), kinds=len(kinds), names=len(names), most_start=LATEST_NS, most_length=LONGEST_NS)
+        batch = Batch(rows=len(piece), kinds=len(kinds), names=len(names), ops=len(ops))
+        batch.most_start, batch.most_length = LATEST_NS, LONGEST_NS
+        batch.earliest, batch.latest = self._range
         held: list[Any] = [piece]
+        for member, column in _COLUMNS.items():
+            where = None if column in piece.constant else piece.column(column)
+            if where is not None:
+                setattr(batch, member, where)
         for member, array in (
             ("kind", kind),
             ("name", name),
@@ -260,12 +296,6 @@ class Collector:
             ("group", group),
             ("graph", graph),
             ("look_of", look_of),
-            ("start", start),
-            ("length", piece.integers("dur_ns")),
-            ("stream", piece.integers("stream")),
-            ("tid", piece.integers("tid")),
-            ("id", piece.integers("correlation")),
-            *((column, None if column in piece.constant else piece.integers(column)) for column in ("device", "pid")),
             ("host", host),
         ):
             setattr(batch, member, address(array))
@@ -307,7 +337,7 @@ class Collector:
             self._seen.update((kinds[code], number) for code in codes if kinds[code] in _WITHOUT_ROW)
 
     def _add_told(self, piece: Piece, parts: _Parts, rows: Array, facts: Sequence[str], before: int) -> None:
-        frame = piece.frame(rows, facts).with_row_index("row", offset=before)
+        frame = piece.facts(rows, facts).with_row_index("row", offset=before)
         frame = frame.filter(pl.any_horizontal(pl.col(name).is_not_null() for name in facts))
         if frame.height:
             parts.told.append(frame.with_columns(pl.col("row").cast(pl.Int64)))
@@ -337,14 +367,18 @@ class Collector:
             schema={"kind": pl.String, "window": pl.Int64},
             orient="row",
         )
-        events = pl.concat([*self._host, specimens.cast({"kind": pl.Categorical})], how="diagonal_relaxed")
+        frames = [_joined([*rows]) for _, rows in groupby(self._host, key=type)]
         self._host.clear()
+        events = pl.concat([*frames, specimens.cast({"kind": pl.Categorical})], how="diagonal_relaxed")
         if base_ns and "start_ns" in events.columns:
             events = events.with_columns(pl.col("start_ns") + base_ns)
         if "name" in events.columns and events["name"].null_count():
             name = pl.when(pl.col("start_ns").is_not_null()).then(pl.col("name").cast(pl.String).fill_null(""))
             events = events.with_columns(name.cast(events.schema["name"]).alias("name"))
-        events = table(events)
+        typed = table(events)
+        if any(typed[c].null_count() != events[c].null_count() for c in events.columns if c in typed.columns):
+            raise OddRowsError
+        events = typed
         texts = [*self._call_names, *(text for look in self._looks for text in look if text)]
         if plain_columns(events) is not events or any(plain(text) != text for text in texts):
             raise OddRowsError
@@ -366,6 +400,11 @@ class Collector:
             threads=self._threads.pairs,
             windows={number: (_device(parts, base_ns), _calls(parts, base_ns)) for number, parts in numbers.items()},
         )
+
+
+def _joined(parts: Sequence[HostRows]) -> pl.DataFrame:
+    """Host rows of one type."""
+    return parts[0].joined(parts)
 
 
 def _group(kind: str) -> int:

@@ -26,7 +26,7 @@ from specanalyze.columns import Ints, distinct
 from specanalyze.compact_rank import Calls, CompactRank, DeviceRows
 from specanalyze.intervals import by_priority, start_order
 from specanalyze.native.collect import NO_ID
-from specanalyze.native.timeline import Array, PartitionSums, Passes, RowSums
+from specanalyze.native.timeline import Array, PartitionSums, Passes, RowSums, cover
 from specanalyze.ranges import PHASE_CODE, Ranges
 from specschema.phases import BETWEEN, BUCKETS, OUTSIDE, PHASE_KEYS, UNATTRIBUTED
 
@@ -135,9 +135,7 @@ def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges:
         passes = Passes(compiled, device.start, device.length)
     call = _called(device.id, calls.id)
     device = replace(device, id=np.empty(0, dtype=np.int32))
-    thread_of = {pair: i for i, pair in enumerate(ranges.threads)}
-    threads = np.array([thread_of.get(pair, -1) for pair in rank.threads], dtype=np.int64)
-    call_range = ranges.innermost(threads[calls.thread], calls.start).astype(np.int32)
+    call_range = _innermost(compiled, ranges, calls, rank.threads)
     first, last, count, latest = passes.extents(call, call_range, len(calls))
     begin = end_of = 0
     if len(ranges):
@@ -234,6 +232,19 @@ def _settled(compiled: ctypes.CDLL, device: DeviceRows) -> tuple[DeviceRows, Pas
         device.invalid,
     )
     return device, Passes(compiled, device.start, device.length)
+
+
+def _innermost(
+    compiled: ctypes.CDLL, ranges: Ranges, calls: Calls, threads: list[tuple[int, int]]
+) -> NDArray[np.int32]:
+    """Innermost range of each call on its own thread, -1 where none; see ``Ranges.innermost``."""
+    found = np.full(len(calls), -1, dtype=np.int32)
+    for number, pair in enumerate(ranges.threads):  # one turn a thread
+        asked = np.array([thread == pair for thread in threads], dtype=bool)
+        if asked.any():
+            for level in reversed(ranges.cover(np.flatnonzero(ranges.thread == number))):
+                cover(compiled, calls.start, calls.thread, asked, level, found)
+    return found
 
 
 def _order(device: DeviceRows, streams: list[int]) -> Array | None:

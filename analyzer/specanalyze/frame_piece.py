@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,6 +11,7 @@ import polars as pl
 from specanalyze.columns import Ints, factorize
 from specanalyze.compact_rank import MISSING, Array
 from specanalyze.event_frame import DTYPES
+from specanalyze.native.collect import Column, address
 
 
 class FramePiece:
@@ -23,6 +25,7 @@ class FramePiece:
     def __init__(self, rows: pl.DataFrame, constant: Mapping[str, int]) -> None:
         self._rows = rows
         self._constant = constant
+        self._known: dict[str, Ints | None] = {}
         self._codes: dict[str, tuple[Array, list[str]]] = {}
 
     @property
@@ -42,14 +45,32 @@ class FramePiece:
         values: Ints = (column.fill_null(MISSING) if column.null_count() else column).to_numpy()
         return np.ascontiguousarray(values)
 
+    def column(self, name: str) -> Column | None:
+        if name not in self._known:
+            self._known[name] = self.integers(name)
+        return None if self._known[name] is None else Column(values=address(self._known[name]))
+
     def codes(self, name: str) -> tuple[Array, Sequence[str]]:
         if name not in self._codes:
             codes, texts = factorize(self._rows, name)
             self._codes[name] = codes.astype(np.int32), texts
         return self._codes[name]
 
-    def frame(self, rows: Array, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        kept = self._rows.columns if columns is None else [c for c in columns if c in self._rows.columns]
-        some = self._rows.select(kept)[rows]
-        whole = self._constant if columns is None else {}
-        return some.with_columns(pl.lit(value, dtype=DTYPES[name]).alias(name) for name, value in whole.items())
+    def host(self, rows: Array) -> FrameRows:
+        some = self._rows[rows]
+        whole = (pl.lit(value, dtype=DTYPES[name]).alias(name) for name, value in self._constant.items())
+        return FrameRows(some.with_columns(whole))
+
+    def facts(self, rows: Array, columns: Sequence[str]) -> pl.DataFrame:
+        return self._rows.select(columns)[rows]
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """Host rows as a frame."""
+
+    rows: pl.DataFrame
+
+    @staticmethod
+    def joined(parts: Sequence[FrameRows]) -> pl.DataFrame:
+        return pl.concat([part.rows for part in parts], how="diagonal_relaxed")

@@ -294,6 +294,7 @@ _SUMMED: Final = frozenset(
     }
 )
 """Columns that sums over a rank need."""
+_CYCLE_FACTS: Final = frozenset(("cycle", "mode", "batch_size", "draft_tokens", "graph_batch_size", "context_tokens"))
 _COMPILES_ABOVE_ROWS: Final = 200_000
 """Rows of a rank that repay compiling what takes them apart, once."""
 _BATCH_ROWS: Final = 1 << 17
@@ -317,7 +318,7 @@ def _compact_rank(rank: _Rank, report: _Progress) -> CompactRank | None:
             whole = pq.ParquetFile(readable(file.path), metadata=file.parquet, read_dictionary=texts)
             for group in groups:
                 constant = _constant(file, group)
-                columns = [c for c in _columns(file, group) if c in _SUMMED and c not in constant]
+                columns = [c for c in _summed_columns(file, group) if c not in constant]
                 for batch in whole.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
                     collector.add(ArrowPiece(batch, constant, dictionaries))
                 report.add(file, group)
@@ -333,6 +334,25 @@ def _compact_rank(rank: _Rank, report: _Progress) -> CompactRank | None:
         )
     except (OddRowsError, TraceError, *DAMAGED):
         return None  # the whole-table path says what is wrong, if anything is
+
+
+def _summed_columns(file: _File, group: int) -> list[str]:
+    """Columns of a row group that sums over it need.
+
+    Lists of which no element is known are not read where no number stands beside them: reading four such columns costs as much as all
+    that are needed, and they tell nothing.
+    """
+    names = [name for name in _columns(file, group) if name in _SUMMED]
+    row_group = file.parquet.row_group(group)
+    unknown = set()
+    for i in range(row_group.num_columns):
+        column = row_group.column(i)
+        nulls = column.statistics.null_count if column.is_stats_set and column.statistics.has_null_count else None
+        if "." in column.path_in_schema and nulls == column.num_values:
+            unknown.add(column.path_in_schema.split(".")[0])
+    if not _CYCLE_FACTS.isdisjoint(names):
+        unknown &= {"group_ranks"}
+    return [name for name in names if name not in unknown]
 
 
 def _constant(file: _File, group: int) -> dict[str, int]:

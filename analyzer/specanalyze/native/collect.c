@@ -31,17 +31,24 @@ typedef struct {
     int64_t long_length[MOST_LONG];
 } collected;
 
-/* A batch of rows. Integer columns may be NULL: all MISSING (`one_*` then holds the value of all rows). */
+/* An integer column; NULL: it has none. Bit `offset` + i of `valid` says whether row i has a value; without `valid` MISSING says so. */
+typedef struct {
+    const int64_t *values;
+    const uint8_t *valid;
+    int64_t offset;
+} column;
+
+/* A batch of rows. */
 typedef struct {
     size_t rows;
     const int32_t *kind, *name, *op; /* codes; -1: none. op may be NULL */
     const int8_t *group;             /* of each kind: HOST, CALL, DEVICE, or -1 to leave out */
     const uint8_t *graph;            /* of each name + 1 */
     int32_t *look_of;                /* of (op + 1, name + 1, kind): number, -1 where it has none yet */
-    int64_t kinds, names;
-    const int64_t *start, *length, *window, *stream, *device, *pid, *tid, *id;
-    int64_t one_device, one_pid, wanted; /* wanted: the window */
-    int64_t most_start, most_length;
+    int64_t kinds, names, ops;
+    column start, length, window, stream, device, pid, tid, id;
+    int64_t one_device, one_pid, wanted; /* values of all rows where there is no column; the window that is wanted */
+    int64_t most_start, most_length, earliest, latest;
     const int64_t *streams, *threads; /* pairs */
     int64_t stream_count, thread_count;
     uint32_t *host, *device_row; /* places in the batch, room for all rows; device_row may be NULL */
@@ -88,49 +95,61 @@ static inline int64_t pair(const int64_t *pairs, int64_t count, int64_t *last, i
     return -1;
 }
 
-static inline int identify(collected *c, const int64_t *column, size_t i, int32_t *id) {
-    if (!column || column[i] == MISSING || column[i] == -1) {
+static inline int64_t value(const column *c, size_t i, int64_t otherwise) {
+    if (!c->values) return otherwise;
+    if (c->valid) {
+        int64_t bit = c->offset + (int64_t)i;
+        if (!(c->valid[bit >> 3] >> (bit & 7) & 1)) return otherwise;
+    }
+    return c->values[i] == MISSING ? otherwise : c->values[i];
+}
+
+static inline int identify(collected *c, const column *ids, size_t i, int32_t *id) {
+    int64_t found = value(ids, i, -1);
+    if (found == -1) {
         *id = NO_ID;
         return 1;
     }
     if (!c->has_base) {
         c->has_base = 1;
-        c->base = column[i];
+        c->base = found;
     }
-    int64_t apart = (int64_t)((uint64_t)column[i] - (uint64_t)c->base);
+    int64_t apart = (int64_t)((uint64_t)found - (uint64_t)c->base);
     if (apart <= INT32_MIN || apart > INT32_MAX) return 0;
     *id = (int32_t)apart;
     return 1;
 }
 
-static inline int64_t value(const int64_t *column, size_t i, int64_t otherwise) {
-    return column && column[i] != MISSING ? column[i] : otherwise;
-}
+static inline int within(int32_t code, int64_t count) { return code >= -1 && code < count; }
 
 /* Take the rows of a batch from b->at on; DONE, or why it stopped at b->at (ODD: nothing collected is of use any more). */
 int collect_rows(collected *c, batch *b) {
     int64_t last_stream = 0, last_thread = 0;
     for (; b->at < b->rows; b->at++) {
         size_t i = b->at;
-        int64_t start = b->start[i], length = b->length ? b->length[i] : MISSING;
-        if (b->window && b->window[i] != b->wanted) continue;
-        if (start > b->most_start || start < -b->most_start || length > b->most_length || b->kind[i] < 0) return ODD;
+        int64_t start = value(&b->start, i, MISSING), length = value(&b->length, i, MISSING);
+        if (b->window.values && value(&b->window, i, MISSING) != b->wanted) continue;
+        if (start > b->most_start || start < -b->most_start || length > b->most_length) return ODD;
         if (length < 0 && length != MISSING) return ODD;
+        if (b->kind[i] < 0 || !within(b->kind[i], b->kinds) || !within(b->name[i], b->names)) return ODD;
+        if (start < b->earliest) b->earliest = start;
+        if (start > b->latest) b->latest = start;
         int group = b->group[b->kind[i]];
         if (group == DEVICE) {
             if (length == MISSING) {
                 c->invalid++;
                 continue;
             }
+            if (b->op && !within(b->op[i], b->ops)) return ODD;
             int64_t key = ((b->op ? b->op[i] + 1 : 0) * (b->names + 1) + b->name[i] + 1) * b->kinds + b->kind[i];
             int32_t look = b->look_of[key];
             if (look < 0) return NEW_LOOK;
-            int64_t on = value(b->device, i, b->one_device), number = value(b->stream, i, -1);
+            int64_t on = value(&b->device, i, b->one_device), number = value(&b->stream, i, -1);
             if (on > INT32_MAX || on < INT32_MIN) return ODD;
             int64_t stream = pair(b->streams, b->stream_count, &last_stream, on, number);
             if (stream < 0) return NEW_STREAM;
             int32_t id;
-            if (!identify(c, b->id, i, &id)) return ODD;
+            if (!identify(c, &b->id, i, &id)) return ODD;
             if (c->rows == c->row_room && !more_rows(c)) return NO_MEMORY;
             if (length > UINT32_MAX) {
                 if (c->longs == MOST_LONG) return ODD;
@@ -145,10 +164,10 @@ int collect_rows(collected *c, batch *b) {
             c->id[c->rows++] = id;
             if (b->device_row) b->device_row[b->device_rows++] = (uint32_t)i;
         } else if (group == CALL) {
-            int64_t thread = pair(b->threads, b->thread_count, &last_thread, value(b->pid, i, b->one_pid), value(b->tid, i, 0));
+            int64_t thread = pair(b->threads, b->thread_count, &last_thread, value(&b->pid, i, b->one_pid), value(&b->tid, i, 0));
             if (thread < 0) return NEW_THREAD;
             int32_t id;
-            if (!identify(c, b->id, i, &id)) return ODD;
+            if (!identify(c, &b->id, i, &id)) return ODD;
             if (c->calls == c->call_room && !more_calls(c)) return NO_MEMORY;
             c->call_start[c->calls] = start;
             c->call_id[c->calls] = id;

@@ -25,6 +25,12 @@ _DEVICE: Final = {"start": np.int64, "length": np.uint32, "stream": np.uint16, "
 _CALLS: Final = {"start": np.int64, "id": np.int32, "thread": np.uint16, "graph": np.bool_}
 
 
+class Column(ctypes.Structure):
+    """``column`` of collect.c."""
+
+    _fields_ = (("values", _Pointer), ("valid", _Pointer), ("offset", ctypes.c_int64))
+
+
 class Batch(ctypes.Structure):
     """``batch`` of collect.c."""
 
@@ -33,8 +39,10 @@ class Batch(ctypes.Structure):
         *((name, _Pointer) for name in ("kind", "name", "op", "group", "graph", "look_of")),
         ("kinds", ctypes.c_int64),
         ("names", ctypes.c_int64),
-        *((name, _Pointer) for name in ("start", "length", "window", "stream", "device", "pid", "tid", "id")),
+        ("ops", ctypes.c_int64),
+        *((name, Column) for name in ("start", "length", "window", "stream", "device", "pid", "tid", "id")),
         *((name, ctypes.c_int64) for name in ("one_device", "one_pid", "wanted", "most_start", "most_length")),
+        *((name, ctypes.c_int64) for name in ("earliest", "latest")),
         ("streams", _Pointer),
         ("threads", _Pointer),
         ("stream_count", ctypes.c_int64),

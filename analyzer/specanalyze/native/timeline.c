@@ -96,6 +96,27 @@ ptrdiff_t timeline_cut(size_t rows, const int64_t *start, void *length, int wide
     return cut;
 }
 
+/* Segment (disjoint, by start) that covers each instant, into `found`; instants of other threads and those that none covers are
+ * left as they are. Instants mostly come in order, so a segment is looked for from where the last one was. */
+void timeline_covering(size_t instants, const int64_t *instant, const uint16_t *thread, const uint8_t *asked, size_t segments,
+                       const int64_t *start, const int64_t *end, const int64_t *owner, int32_t *found) {
+    size_t at = 0; /* segments that start before or at the last instant */
+    for (size_t i = 0; i < instants; i++) {
+        if (!asked[thread[i]]) continue;
+        if (at && start[at - 1] > instant[i]) { /* back: halve */
+            size_t low = 0, high = at;
+            while (low < high) {
+                size_t middle = (low + high) / 2;
+                if (start[middle] <= instant[i]) low = middle + 1;
+                else high = middle;
+            }
+            at = low;
+        }
+        while (at < segments && start[at] <= instant[i]) at++;
+        if (at && instant[i] < end[at - 1]) found[i] = (int32_t)owner[at - 1];
+    }
+}
+
 /* First start, last end and number of each call's rows; returns the last end of a row launched inside a range. */
 int64_t timeline_extents(size_t rows, const int64_t *start, const void *length, int wide, const int32_t *call,
                          const int32_t *call_range, int64_t *first, int64_t *last, int32_t *count) {

@@ -185,6 +185,21 @@ def _at(array: Array) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
+def cover(
+    compiled: ctypes.CDLL, instant: Ints, thread: Array, asked: NDArray[np.bool_], level: Sequence[Ints], found: Array
+) -> None:
+    """Write the owner of the segment that covers each instant into ``found`` (int32), where one does and the thread is asked for.
+
+    Args:
+        instant, thread: ns, and number of the thread (uint16).
+        asked: of each number of a thread.
+        level: start, end and owner of disjoint segments, by start.
+    """
+    start, end, owner = (np.ascontiguousarray(column) for column in level)
+    arrays = (_at(start), _at(end), _at(owner), _at(found))
+    compiled.timeline_covering(len(instant), _at(instant), _at(thread), _at(asked), len(start), *arrays)
+
+
 @cache
 def compiled(*, compile_it: bool = True) -> ctypes.CDLL | None:
     """The library, or None where there is none (and ``compile_it`` is false, or no compiler is at hand)."""
@@ -195,6 +210,7 @@ def compiled(*, compile_it: bool = True) -> ctypes.CDLL | None:
     signatures: dict[str, tuple[Any, Sequence[Any]]] = {
         "timeline_settle": (number, (size, pointer, number, pointer, pointer)),
         "timeline_cut": (ctypes.c_ssize_t, (size, pointer, pointer, number, pointer, size)),
+        "timeline_covering": (None, (size, pointer, pointer, pointer, size, *(pointer,) * 4)),
         "timeline_extents": (ctypes.c_int64, (size, pointer, pointer, number, *(pointer,) * 5)),
         "timeline_partition": (None, (pointer,) * 5),
         "timeline_rows": (ctypes.c_int64, (pointer, pointer, number, pointer, size, *(pointer,) * 7)),
