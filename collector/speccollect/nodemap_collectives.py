@@ -65,8 +65,12 @@ _GROUP_METHODS: Final = (
     _Target("broadcast", "broadcast", "input_"),
     _Target("gather", "gather", "input_"),
     _Target("send", "send", "tensor"),
+    # what vLLM's custom operators call: compiled code holds the operators, and never comes by the methods above
+    _Target("_all_reduce_out_place", "allreduce", "input_"),
+    _Target("_all_gather_out_place", "allgather", "input_"),
+    _Target("_reduce_scatter_out_place", "reducescatter", "input_"),
 )
-"""GroupCoordinator of SGLang (0.4.6 to 0.5.23 read) and vLLM."""
+"""GroupCoordinator of SGLang (0.4.6 to 0.5.23 read) and vLLM (0.15 to 0.33)."""
 
 _TORCH_FUNCTIONS: Final = (
     _Target("all_reduce", "allreduce", "tensor"),

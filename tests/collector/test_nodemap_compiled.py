@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.modules import module as hooks_of_torch
 
 from speccollect.nodemap import NodeMap
+from speccollect.nodemap_collectives import Collective, CollectiveWatch
 from speccollect.nodemap_cuda import Node
 from specschema.module_classes import ModuleClass, classify_modules
 
@@ -83,3 +85,36 @@ def test_nodes_of_compiled_code_belong_to_the_model_and_names_decide_their_class
         ModuleClass(None, "container"),
     ]
     assert not hooks_of_torch._global_forward_pre_hooks
+
+
+class Coordinator:
+    """As vLLM's GroupCoordinator: its method and its custom operator meet in ``_all_reduce_out_place``."""
+
+    unique_name, ranks = "tp:0", (0, 1)
+
+    def __init__(self, graph: Operations) -> None:
+        self._graph = graph
+
+    def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
+        return self._all_reduce_out_place(input_)
+
+    def _all_reduce_out_place(self, input_: torch.Tensor) -> torch.Tensor:
+        self._graph.made.append(Node("kernel", "all_reduce"))
+        return input_ * 2
+
+
+def test_collectives_of_compiled_code_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Operations()
+    module = type(sys)("vllm.distributed.parallel_state")
+    module.GroupCoordinator = Coordinator  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", module)
+    coordinator = Coordinator(graph)
+    watch = CollectiveWatch(graph.count)
+    watch.start()
+    coordinator.all_reduce(torch.ones(3, 4))  # eager: once, though it comes by both
+    coordinator._all_reduce_out_place(torch.ones(5))  # as the operator in compiled code calls it
+    watch.stop()
+    assert [(span.first, span.end, span.collective) for span in watch.spans] == [
+        (0, 1, Collective("allreduce", "float32", 12, "tp:0", (0, 1))),
+        (1, 2, Collective("allreduce", "float32", 5, "tp:0", (0, 1))),
+    ]

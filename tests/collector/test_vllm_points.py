@@ -108,6 +108,37 @@ def test_the_first_graph_that_a_v2_step_chooses_is_the_targets(version: str) -> 
 
 @needs_sources
 @every_release
+def test_graphs_are_captured_and_replayed_through_torchs_own_class(version: str) -> None:
+    """The node map wraps CUDAGraph.capture_begin and capture_end, the stamps of a window its replay."""
+    modules = ["vllm.compilation.cuda_graph", "vllm.v1.worker.gpu_ubatch_wrapper"]
+    modules += ["vllm.v1.worker.gpu.cudagraph_utils"] if version in V2_VERSIONS else []
+    if Version(version) >= Version("0.22"):
+        modules.append("vllm.compilation.breakable_cudagraph")
+    for module in modules:
+        calls = [ast.unparse(node.func) for node in ast.walk(_tree(version, module)) if isinstance(node, ast.Call)]
+        assert "torch.cuda.CUDAGraph" in calls, module
+        methods = {call.rpartition(".")[2] for call in calls}
+        assert "torch.cuda.graph" in calls or {"capture_begin", "capture_end"} <= methods, module
+        assert [call for call in calls if call.endswith(".replay")] or "breakable" in module, module
+
+
+@needs_sources
+@every_release
+def test_collectives_of_compiled_code_come_by_the_groups_methods(version: str) -> None:
+    module = "vllm.distributed.parallel_state"
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        operator = SOURCES.definition(version, module, name)
+        assert len(_calls(operator, f"_{name}_out_place")) == 1
+        method = SOURCES.definition(version, module, f"GroupCoordinator._{name}_out_place")
+        assert "input_" in [argument.arg for argument in method.args.args]
+
+
+def _tree(version: str, module: str) -> ast.Module:
+    return ast.Module(list(SOURCES.body(version, module) or ()), [])
+
+
+@needs_sources
+@every_release
 def test_a_step_samples_then_drafts_and_a_cycle_fits_on_its_result(version: str) -> None:
     node = SOURCES.definition(version, V1, "GPUModelRunner.sample_tokens")
     assert [len(_calls(node, name)) for name in ("_sample", "_bookkeeping_sync", "AsyncGPUModelRunnerOutput")] == [
