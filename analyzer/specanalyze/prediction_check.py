@@ -8,6 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.calibrated_cycle import calibrated_cycle
+from specanalyze.environment import differences
 from specanalyze.measured import Measured
 from specschema.errors import TraceError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, IDLE_BUCKETS
@@ -39,6 +40,7 @@ class PredictionCheck:
         table: see SCHEMA. The errors add up to the cycle's.
         measured_ns: its cycle.
         tokens_per_second: its own, None where accepts are unknown.
+        differences: facts of the environment that differ, the change's own among them, one line each.
         warnings: one line each.
     """
 
@@ -46,6 +48,7 @@ class PredictionCheck:
     table: pl.DataFrame
     measured_ns: float
     tokens_per_second: float | None
+    differences: list[str]
     warnings: list[str]
 
     def by_kind(self) -> pl.DataFrame:
@@ -55,13 +58,16 @@ class PredictionCheck:
         return sums.sort(order)
 
 
-def check_prediction(start: Measured, predicted: pl.DataFrame, truth: Measured) -> PredictionCheck:
+def check_prediction(
+    start: Measured, predicted: pl.DataFrame, truth: Measured, steps: int | None = None
+) -> PredictionCheck:
     """Set a prediction beside a recording of the change.
 
     Args:
         start: the recording that the prediction starts from.
         predicted: ``WhatIf.table``.
         truth: a recording made with the change.
+        steps: draft steps that were predicted; None where they stay.
 
     Raises:
         TraceError: one of them speculates and the other does not.
@@ -72,6 +78,15 @@ def check_prediction(start: Measured, predicted: pl.DataFrame, truth: Measured) 
             f"{plain.trace.name} decodes plainly and the other recording speculates: --against needs the change itself"
         )
     warnings = []
+    expected = steps if steps is not None else start.draft_steps
+    if None not in (expected, truth.draft_steps) and expected != truth.draft_steps:
+        warnings.append(
+            f"{truth.trace.name} has {truth.draft_steps} draft steps, the prediction {expected}: it is no recording of this change"
+        )
+    if truth.batch_size != start.batch_size:
+        warnings.append(
+            f"mean batch {start.batch_size:.2f} in {start.trace.name}, {truth.batch_size:.2f} in {truth.trace.name}: not the same work"
+        )
     if truth.idle_factor is None or start.idle_factor is None:
         which = ", ".join(m.trace.name for m in (start, truth) if m.idle_factor is None)
         warnings.append(
@@ -91,7 +106,8 @@ def check_prediction(start: Measured, predicted: pl.DataFrame, truth: Measured) 
             if any(figures):
                 rows += _rows(phase, bucket, figures, start, truth)
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    return PredictionCheck(truth.trace.name, table, truth.step_ns, truth.tokens_per_second, warnings)
+    differing = [str(d) for d in differences(start.environment, truth.environment)]
+    return PredictionCheck(truth.trace.name, table, truth.step_ns, truth.tokens_per_second, differing, warnings)
 
 
 def _rows(phase: str, bucket: str, figures: list[float], start: Measured, truth: Measured) -> list[tuple[Any, ...]]:
@@ -121,6 +137,7 @@ def prediction_check_json(check: PredictionCheck) -> dict[str, Any]:
         "trace": check.name,
         "cycle_ns": check.measured_ns,
         "tokens_per_second": check.tokens_per_second,
+        "differences": check.differences,
         "by_kind": check.by_kind().to_dicts(),
         "table": check.table.to_dicts(),
     }

@@ -192,7 +192,7 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
     ]
     rows.append({"phase": "rest", "bucket": "host", "now_ns": rest, "predicted_ns": rest, "change_ns": 0.0})
     table = pl.DataFrame(rows, schema=TABLE_SCHEMA)
-    check = None if truth is None else check_prediction(m, table, truth)
+    check = None if truth is None else check_prediction(m, table, truth, changes.steps)
     warnings += [] if check is None else [*truth.trace.warnings, *truth.stalls(), *check.warnings]  # type: ignore[union-attr]
     length, tokens = m.accept_length, m.tokens_per_second
     lengths = state.lengths or (Lengths(length, length, length) if length is not None else None)

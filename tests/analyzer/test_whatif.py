@@ -302,6 +302,24 @@ def test_a_plain_recording_is_no_proof_of_a_change_of_speculation() -> None:
         )
 
 
+def test_a_recording_of_another_change_is_said() -> None:
+    two, five = _sample("sglang_tp2_eagle3_steps2"), _sample("sglang_tp2_eagle3_steps5")
+    right = predict(two, Changes(steps=5), truth=five)
+    assert right.against is not None
+    assert not any("no recording of this change" in line for line in right.warnings)
+    assert "server.args.speculative_num_steps: 2 -> 5" in right.against.differences
+    wrong = predict(two, Changes(steps=3), truth=five)
+    assert any(
+        "has 5 draft steps, the prediction 3: it is no recording of this change" in line for line in wrong.warnings
+    )
+    batch = sweep_recording(2, batch_size=4, graph_batch_size=4)
+    other = predict(measure(sweep_recording(2).trace()), Changes(steps=3), truth=measure(batch.trace()))
+    assert any(
+        "mean batch 1.00 in steps2.parquet, 4.00 in steps2.parquet: not the same work" in line
+        for line in other.warnings
+    )
+
+
 def test_simulated_acceptance_leaves_the_accept_length() -> None:
     told = predict(_sample("story/eagle3_steps1"), Changes(steps=2))
     assert told.accept_length[0] == told.accept_length[1] == pytest.approx(2.0, abs=0.01)

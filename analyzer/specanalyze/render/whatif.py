@@ -85,6 +85,8 @@ def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
         off = f"{predicted / true - 1:+.1%}"
         rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", f"{true:.1f}", f"{predicted - true:+.1f}", off])
     out.print(table(f"against {check.name}", columns, rows, spare=("now ms",)))
+    for line in check.differences:
+        out.print(Text(f"  differs: {line}", style="dim"))
     out.print()
     share = _SHOWN_SHARE * check.measured_ns
     off_rows = check.table.filter(pl.col("error_ns").abs() >= share).sort(pl.col("error_ns").abs(), descending=True)
