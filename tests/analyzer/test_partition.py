@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,36 @@ def test_a_duration_past_three_later_starts_is_cut(later: int) -> None:
     activities = join_activities(events, recognised_ranges(events))
     assert activities.cut == (1 if later == 3 else 0)
     assert activities.end[0] == (30 if later == 3 else 100)
+
+
+def test_between_two_kernels_of_one_eager_launch_the_host_is_waited_for() -> None:
+    """Launch time ends with the first activity of a call; only a replay has gaps."""
+    rows = [
+        traces.phase("spec.verify", 0, 50),
+        traces.launch("cudaLaunchKernel", 10, 1),
+        traces.kernel("fused_moe_kernel", 15, 20, 1),
+        traces.kernel("fused_moe_kernel", 30, 40, 1),
+    ]
+    result = run(rows)
+    assert result is not None
+    assert tables(result) == {"verify": {"host": 30, "launch": 5, "moe": 15}}
+
+
+@pytest.mark.parametrize("broken", ["hole", "short", "late"])
+def test_a_partition_that_does_not_tile_its_window_is_a_bug(broken: str) -> None:
+    part = run(
+        [
+            traces.phase("spec.verify", 0, 50),
+            traces.launch("cudaLaunchKernel", 10, 1),
+            traces.kernel("fused_moe_kernel", 15, 20, 1),
+        ]
+    )
+    assert part is not None
+    part.check()
+    changed = {
+        "hole": {"start": part.start + np.array([0, 1, *[0] * (len(part.start) - 2)])},
+        "short": {"window_end": part.window_end + 1},
+        "late": {"window_start": part.window_start - 1},
+    }[broken]
+    with pytest.raises(AssertionError, match="does not tile the window"):
+        dataclasses.replace(part, **changed).check()
