@@ -6,8 +6,8 @@
 The server (SGLang or vLLM, OpenAI's endpoints or /generate) runs with the collector loaded (SPECANALYZE_DIR=FOLDER). In each round
 one request is streamed in every state, in an order of the round's own: idle, idle again (the control: what this server can't tell
 apart), phases (armed through the control word before the request), and with ``--windows`` the default windows, too. After each change of state
-a short request, which is not counted, lets the ranks see the word and close their files. Printed for each state: decode tokens a second, time per token and
-the median gap between two chunks (about a step), each with its ratio to idle of the same round: median over rounds and 95 %
+a short request, which is not counted, lets the ranks see the word and close their files. Printed for each state: decode tokens a second, time per token,
+the median gap between two chunks (about a step) and CPU time of the rank processes a token where they run on this machine, each with its ratio to idle of the same round: median over rounds and 95 %
 bootstrap interval.
 
 With ``--start-command`` servers are started here, in turns with the plugin (SPECANALYZE_DIR) and without (SPECANALYZE=0): seconds from start to
@@ -46,7 +46,17 @@ from speccollect.wait import wait_for_ranks
 
 SETTLE_TOKENS = 8
 STOP_SECONDS = 60
-FIGURES = ("tokens_per_second", "token_ms", "chunk_ms")
+FIGURES = ("tokens_per_second", "token_ms", "chunk_ms", "cpu_ms")
+
+
+def cpu_ns(pids: list[int]) -> int | None:
+    """CPU time of all threads of some processes so far; None where it can't be read (another machine or container)."""
+    total = 0
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # a thread may end meanwhile
+                total += int(path.read_text().split()[0])
+    return total or None
 
 
 def measured(streamed: Streamed) -> dict[str, float]:
@@ -80,6 +90,17 @@ class Alternation:
         self.short = request_body(endpoint, prompt, SETTLE_TOKENS, ignore_eos=True, temperature=0)
         self.states = {"idle": None, "idle again": None, "phases": PHASES_ONLY, "windows": WindowSettings()}
 
+    def request(self) -> dict[str, float]:
+        """Figures of one long request; ``cpu_ms`` is CPU time of the rank's processes a token, which a busy machine disturbs least."""
+        pids = [status.pid for status in read_statuses(self.folder) if alive(status)]
+        before = cpu_ns(pids)
+        streamed = stream_request(self.endpoint, self.body)
+        after = cpu_ns(pids)
+        figures = measured(streamed)
+        if before is not None and after is not None and streamed.completion_tokens:
+            figures["cpu_ms"] = (after - before) / streamed.completion_tokens / 1e6
+        return figures
+
     def settle(self) -> None:
         """A step or two, in which every rank reads the word."""
         failed = stream_request(self.endpoint, self.short).error
@@ -91,11 +112,11 @@ class Alternation:
         settings = self.states[state]
         if settings is None:
             self.settle()
-            return measured(stream_request(self.endpoint, self.body))
+            return self.request()
         command = control.arm(self.folder, settings)
         try:
             self.settle()
-            figures = measured(stream_request(self.endpoint, self.body))
+            figures = self.request()
         finally:
             control.disarm(self.folder)
             self.settle()
@@ -133,7 +154,7 @@ def report(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     print(f"{'state':11s} {'figure':18s} {'median':>9s} {'ratio to idle':>14s} {'95 % interval':>18s}")
     for state, rounds in found.items():
-        for name in FIGURES:
+        for name in (name for name in FIGURES if all(name in figures for figures in rounds)):
             values = [figures[name] for figures in rounds]
             row = {"median": statistics.median(values), **ratio(values, [f[name] for f in found["idle"]])}
             rows[f"{state}, {name}"] = row

@@ -53,7 +53,7 @@ def read_window(profile: WindowResult) -> None:
     events = profile.events
     if profile.columns is not None or events is None:
         return
-    begun = time.perf_counter_ns()
+    begun, begun_ns = time.perf_counter_ns(), time.time_ns()
     try:
         profile.columns = events.columns(pause=pause)
     except Exception as error:
@@ -62,7 +62,12 @@ def read_window(profile: WindowResult) -> None:
         logger.warning("speccollect: the compiled reader failed (%s); the Python reader is used", error)
         profile.events = events = events.plain()
         profile.columns = events.columns(pause=pause)
-    profile.info |= {"reader": events.reader, "read_cost_ns": time.perf_counter_ns() - begun, "read_by": "writer"}
+    profile.info |= {
+        "reader": events.reader,
+        "read_by": "writer",
+        "read_cost_ns": time.perf_counter_ns() - begun,
+        "read_begun_ns": begun_ns,
+    }
 
 
 def window_table(
@@ -120,7 +125,8 @@ def window_table(
         tables.append(present(profile.modules.rows(origin, segment.window)))
     profile.columns = None
     info["rows"] = sum(t.num_rows for t in tables)
-    info["rows_ns"] = [begun_ns, time.time_ns()]
+    # while the writer thread is at it, cycles may be disturbed
+    info["read_ns"] = [info.pop("read_begun_ns", begun_ns), time.time_ns()]
     return joined([table for table in tables if table.num_rows] or tables), info, unclosed
 
 
