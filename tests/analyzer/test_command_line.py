@@ -230,3 +230,17 @@ def test_a_whole_process_prints_all_of_its_output_and_writes_all_of_its_file(tmp
     with (tmp_path / "out").open("wb") as file:
         subprocess.run([*command, "kernels", trace, "--json"], stdout=file, check=True, timeout=120)
     assert (tmp_path / "out").read_text() == alone.stdout
+
+
+def test_temporary_folders_are_gone_and_the_exit_code_stays(tmp_path: Path) -> None:
+    """An Nsight report is exported to a folder that is removed when nobody needs it, at the latest when the command ends."""
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    code = (
+        "import shutil, sys, weakref\nfrom specanalyze.__main__ import _leave\n"
+        f"tables = set()\nweakref.finalize(tables, shutil.rmtree, {str(folder)!r})\n"
+        "sys.stdout.write('x' * 100_000)\n_leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, len(done.stdout), done.stderr) == (3, 100_000, "")
+    assert not folder.exists()
