@@ -1,10 +1,11 @@
 """Fails when the analyzer has become slower or fatter than the committed ratios allow; takes half a minute.
 
-    python -m benchmarks.guard [--data FOLDER] [--commit]
+    python -m benchmarks.guard [--data FOLDER] [--only MEASURE] [--ratios FILE] [--commit]
 
 Only ratios are compared, each against a yardstick measured in the same rounds on the same machine, never times: the stdlib's json
-on the same file, pyarrow on the same Parquet, an import of typer and rich. A ratio may grow by BAND over ``ratios.json`` before
-this ends with 1; ``--commit`` writes the measured ones there.
+on the same file, pyarrow on the same Parquet, an import of typer and rich. A ratio that has grown by more than BAND over
+``ratios.json`` is measured once more, and this ends with 1 when that agrees; ``--commit`` writes the measured ones there. That
+it can fail shows ``SPECANALYZE_NATIVE=0 python -m benchmarks.guard --only json``, which measures without the compiled passes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,25 +48,61 @@ print(json.dumps([ours / yardstick, unpacking / ours, peak * 1024 / 1e6]))
 """Reading and breaking down without start-up, which would hide a reader that is twice as slow."""
 
 
-def measured(data: Path) -> dict[str, float]:
-    """name -> ratio; smaller is better."""
-    python = sys.executable
-    plain, packed = (inputs.kineto(data, MEGABYTES, compressed=gz)[0] for gz in (False, True))
-    table = inputs.events(data, 1, ranks=2)
-    ours = [python, "-m", "specanalyze"]
+Ratios = dict[str, float]
+
+
+def starts(data: Path) -> Ratios:
+    """What a command costs before it does anything; smaller is better, as everywhere here."""
+    ours = [sys.executable, "-m", "specanalyze"]
     small = [*ours, "breakdown", *inputs.kineto(data, 1)]
-    ratios = {
-        "--help / import typer, rich": _contest([*ours, "--help"], "import typer, rich"),
+    return {
+        "--help / import typer, rich": _contest([*ours, "--help"], "import typer, rich.console, rich.table"),
         "breakdown of 1 MB / import polars, numpy": _contest(small, "import polars, numpy"),
     }
-    runs = [_printed([python, "-c", IN_PROCESS, plain, packed]) for _ in range(ROUNDS)]
+
+
+def json_text(data: Path) -> Ratios:
+    """Reading and breaking down profiler JSON."""
+    plain, packed = (inputs.kineto(data, MEGABYTES, compressed=gz)[0] for gz in (False, True))
+    runs = [_printed([sys.executable, "-c", IN_PROCESS, plain, packed]) for _ in range(ROUNDS)]
     reading, unpacking, peak = (statistics.median(values) for values in zip(*runs, strict=True))
-    ratios[f"JSON to breakdown, {MEGABYTES} MB / json.loads"] = reading
-    ratios["JSON.gz to breakdown / JSON to breakdown"] = unpacking
-    ratios["peak MB / MB of JSON"] = peak / MEGABYTES
-    rates = [_printed([python, "-m", "benchmarks.partition_rate", table, "5"]) for _ in range(ROUNDS)]
-    ratios["Parquet to breakdown, 1 million events / reading"] = statistics.median(r["times_reading"] for r in rates)
-    ratios["bytes of trace.parquet an event"] = table.stat().st_size / rates[0]["events"]
+    return {
+        f"JSON to breakdown, {MEGABYTES} MB / json.loads": reading,
+        "JSON.gz to breakdown / JSON to breakdown": unpacking,
+        "peak MB / MB of JSON": peak / MEGABYTES,
+    }
+
+
+def parquet(data: Path) -> Ratios:
+    """Reading and breaking down trace.parquet."""
+    table = inputs.events(data, 1, ranks=2)
+    rates = [_printed([sys.executable, "-m", "benchmarks.partition_rate", table, "5"]) for _ in range(ROUNDS)]
+    return {
+        "Parquet to breakdown, 1 million events / reading": statistics.median(r["times_reading"] for r in rates),
+        "bytes of trace.parquet an event": table.stat().st_size / rates[0]["events"],
+    }
+
+
+MEASURES: Final[dict[str, Callable[[Path], Ratios]]] = {"starts": starts, "json": json_text, "parquet": parquet}
+
+
+def worse(ratios: Ratios, committed: Ratios) -> list[str]:
+    """Those that have grown out of the band; one that was never committed can't."""
+    return [name for name, ratio in ratios.items() if ratio > committed.get(name, float("inf")) * BAND]
+
+
+def judged(measures: Sequence[Callable[[Path], Ratios]], data: Path, committed: Ratios) -> Ratios:
+    """All ratios; where one is worse, that measure is repeated and the better of two counts.
+
+    A machine that stalls for a moment stalls one measurement; code that became slower slows both.
+    """
+    ratios: Ratios = {}
+    for measure in measures:
+        found = measure(data)
+        if worse(found, committed):
+            again = measure(data)
+            found = {name: min(ratio, again[name]) for name, ratio in found.items()}
+        ratios |= found
     return ratios
 
 
@@ -89,17 +126,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=inputs.CACHE, metavar="FOLDER")
     parser.add_argument("--commit", action="store_true", help="write what was measured")
+    parser.add_argument("--only", choices=MEASURES, help="a part of it")
+    parser.add_argument("--ratios", type=Path, default=COMMITTED, metavar="FILE", help="compare with these")
     given = parser.parse_args()
-    ratios = measured(given.data)
+    committed = {} if given.commit else json.loads(given.ratios.read_text())
+    measures = [MEASURES[given.only]] if given.only else list(MEASURES.values())
+    ratios = judged(measures, given.data, committed)
     if given.commit:
-        COMMITTED.write_text(json.dumps({name: round(ratio, 2) for name, ratio in ratios.items()}, indent=2) + "\n")
+        kept = json.loads(given.ratios.read_text()) | {name: round(ratio, 2) for name, ratio in ratios.items()}
+        given.ratios.write_text(json.dumps(kept, indent=2) + "\n")
         return
-    allowed = {name: ratio * BAND for name, ratio in json.loads(COMMITTED.read_text()).items()}
-    worse = [name for name, ratio in ratios.items() if ratio > allowed.get(name, float("inf"))]
+    slower = worse(ratios, committed)
     for name, ratio in ratios.items():
-        limit = allowed.get(name)
-        print(f"{'SLOWER' if name in worse else 'ok':6}  {ratio:7.2f}  allowed {limit or float('nan'):7.2f}  {name}")
-    if worse:
+        allowed = f"{committed[name] * BAND:7.2f}" if name in committed else "   none"
+        print(f"{'SLOWER' if name in slower else 'ok':6}  {ratio:7.2f}  allowed {allowed}  {name}")
+    if slower:
         raise SystemExit(1)
 
 

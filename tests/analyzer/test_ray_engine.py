@@ -16,6 +16,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed (extra cluster)")
 
+import object_store
+
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 STEPS2, STEPS5 = SAMPLES / "sglang_tp2_eagle3_steps2.parquet", SAMPLES / "sglang_tp2_eagle3_steps5.parquet"
 PATH = os.pathsep.join(path for path in sys.path if path)
@@ -30,13 +32,24 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a command that finds an S3 server; empty where none can be started."""
+    try:
+        import moto.server  # noqa: F401
+    except ModuleNotFoundError:
+        yield {}
+        return
+    with object_store.serving(tmp_path_factory.mktemp("s3") / "log") as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def cluster(stored: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a command that finds a running cluster of two workers by RAY_ADDRESS."""
     folder = tmp_path_factory.mktemp("ray")
     port = free_port()
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PATH, "HOME": str(folder)}
+    environment = {**os.environ, **stored, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PATH, "HOME": str(folder)}
     start = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--head", "--block"]
-    # A short folder: the name of a socket in it may have 107 bytes.
     options = [f"--port={port}", "--num-cpus=2", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
     with (folder / "log").open("wb") as log:
         head = subprocess.Popen(
@@ -79,6 +92,16 @@ def test_relative_names_are_those_of_the_command(cluster: dict[str, str]) -> Non
     done = subprocess.run(command, capture_output=True, text=True, env=cluster, timeout=300, cwd=SAMPLES)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trace"] == STEPS2.name
+
+
+def test_workers_read_from_an_object_store(cluster: dict[str, str], stored: dict[str, str]) -> None:
+    if not stored:
+        pytest.skip("moto's S3 server is not installed (extra test)")
+    address = object_store.put(stored, "run/trace.parquet", STEPS2.read_bytes())
+    alone = specanalyze("breakdown", STEPS2, "--json", "--jobs", 1, environment=cluster)
+    spread = specanalyze("breakdown", address, "--json", "--engine", "ray", environment=cluster)
+    assert spread.returncode == 0, spread.stderr
+    assert spread.stdout.replace(address, str(STEPS2)) == alone.stdout
 
 
 def test_a_worker_killed_in_the_middle_changes_nothing(cluster: dict[str, str], tmp_path: Path) -> None:
