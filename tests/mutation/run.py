@@ -70,6 +70,8 @@ FEW: Final = 25
 CPU_S: Final = 30
 """CPU seconds of a mutant beyond ten times what its tests take without a change: then it runs for ever."""
 WALL_S: Final = 600
+_SETTINGS: Final[dict[str, Any]] = {}
+"""What each property asked for itself."""
 
 
 class Forks:
@@ -105,8 +107,7 @@ class Forks:
         """Run tests until one fails (in a fork)."""
         items = [self.items[name] for name in names]
         for item, after in zip(items, [*items[1:], None], strict=False):
-            if examples:
-                _limit_examples(item, examples)
+            _limit_examples(item, examples)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             if self.failed:
                 return
@@ -282,16 +283,17 @@ def _is_property(item: pytest.Item) -> bool:
     return hasattr(getattr(item, "obj", None), "hypothesis")
 
 
-def _limit_examples(item: pytest.Item, examples: int) -> None:
-    """Fewer examples for a property, the same ones each time, and no shrinking: only whether it falls counts."""
+def _limit_examples(item: pytest.Item, examples: int | None) -> None:
+    """Fewer examples for a property, or all of them, the same ones each time, and no shrinking: only whether it falls counts."""
     from hypothesis import Phase, settings
 
     test = getattr(item, "obj", None)
     asked = getattr(test, "_hypothesis_internal_use_settings", None)
     if asked is not None:
+        asked = _SETTINGS.setdefault(item.nodeid, asked)
         vars(getattr(test, "__func__", test))["_hypothesis_internal_use_settings"] = settings(
             asked,
-            max_examples=min(examples, asked.max_examples),
+            max_examples=min(examples or asked.max_examples, asked.max_examples),
             database=None,
             derandomize=True,
             phases=(Phase.explicit, Phase.generate),
