@@ -1,6 +1,6 @@
 """Compiles the reader of Kineto's events for the torch that is installed, once, into the user's own cache.
 
-Never on a serving thread: ``speccollect build``, ``run`` and ``request`` compile (10 to 30 s, once); a server only loads what is
+Never on a serving thread: ``speccollect build``, ``run`` and ``request`` compile (20 s of CPU time, once); a server only loads what is
 there. Without a C++ compiler, Python's headers or a torch whose classes fit, the Python reader does the same work.
 ``SPECANALYZE_NATIVE=0`` switches it off.
 """
@@ -29,7 +29,7 @@ NATIVE_VARIABLE: Final = "SPECANALYZE_NATIVE"
 
 NAME: Final = "kineto_reader"
 SOURCE: Final = Path(__file__).with_name(f"{NAME}.cpp")
-_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-DUSE_KINETO")
+_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 _STANDARDS: Final = ("-std=c++20", "-std=c++17")  # newer torch needs the first, older compilers know the second
 _COMPILE_SECONDS: Final = 300
 
@@ -158,7 +158,7 @@ def ensure(say: Callable[[str], None]) -> None:
         target = library_path(torch)
         if is_ours(target) or _failed(target).exists() or next(compilers(), None) is None:
             return
-        say("the reader of the profiler's events is compiled, once (10 to 30 s; SPECANALYZE_NATIVE=0 leaves it out)")
+        say("the reader of the profiler's events is compiled, once (20 s of CPU time; SPECANALYZE_NATIVE=0 leaves it out)")
         build()
     except (NotBuilt, OSError, RuntimeError) as error:
         say(f"it could not be compiled ({error}); the Python reader does the same")
