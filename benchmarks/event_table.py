@@ -37,11 +37,22 @@ def _phase(layers: int) -> list[tuple[str, str, int]]:
     return rows
 
 
-def rank_events(rank: int, events: int, seed: int) -> pl.DataFrame:
-    """About ``events`` rows of one rank."""
+def _cycle() -> list[tuple[str, str, int]]:
+    """(kind, name, stream) of a cycle's rows, in file order."""
     template: list[tuple[str, str, int]] = [("cycle", "spec.cycle", -1)]
     for phase, layers in PHASES:
         template += [("phase", f"spec.{phase}", -1), *_phase(layers)]
+    return template
+
+
+def events_a_cycle() -> int:
+    """Rows of one rank's cycle."""
+    return len(_cycle())
+
+
+def rank_events(rank: int, events: int, seed: int) -> pl.DataFrame:
+    """About ``events`` rows of one rank."""
+    template = _cycle()
     kind, name, stream = zip(*template, strict=True)
     count, width = max(1, events // len(template)), len(template)
     dice = np.random.default_rng([seed, rank])
