@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import traces
 
+from specanalyze.analysis import analyse_rank
 from specanalyze.breakdown import break_down
-from specanalyze.instances import cycle_numbers
+from specanalyze.instances import cycle_numbers, graph_launch_time, instance_table
 from specanalyze.load import open_trace
 from specanalyze.ranges import PHASE_CODE, Ranges
 
@@ -83,3 +85,28 @@ def test_launch_time_of_graphs_is_told_from_that_of_other_calls(tmp_path: Path) 
     assert rank.phase_instances.select("graph_launch", "launch", "replays", "lost_replays", "complete").rows() == [
         (10_000, 15_000, 2, 1, False)
     ]
+
+
+def test_an_instance_has_its_own_time_and_nothing_of_what_lies_between() -> None:
+    """The first instance replays a graph, the last one launches eagerly; time in no range belongs to neither."""
+    rows = [
+        traces.phase("spec.verify", 0, 50),
+        traces.launch("cudaGraphLaunch", 10, 1),
+        traces.kernel("fused_moe_kernel", 30, 40, 1),
+        traces.kernel("fused_moe_kernel", 42, 80, 1),
+        traces.launch("cudaGraphLaunch", 85, 4),  # in no range
+        traces.kernel("fused_moe_kernel", 88, 95, 4),
+        traces.phase("spec.draft", 100, 120),
+        traces.launch("cudaLaunchKernel", 105, 2),
+        traces.kernel("fused_moe_kernel", 111, 115, 2),
+        traces.launch("cudaGraphLaunch", 117, 3),  # without records
+    ]
+    (window,) = analyse_rank(traces.rank_trace(rows)).windows
+    columns = ("phase", "host", "launch", "graph_launch", "graph_gap", "moe", "replays", "lost_replays", "complete")
+    assert instance_table(window).select(columns).rows() == [
+        ("verify", 10, 20, 20, 2, 48, 1, 0, True),
+        ("draft", 10, 6, 0, 0, 4, 1, 1, False),
+    ]
+    part = window.partition
+    assert part is not None
+    assert graph_launch_time(window).sum() == 2  # that of the verify, and the one in no range
