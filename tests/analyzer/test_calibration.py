@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import polars as pl
 import pytest
 import traces
 
+from specanalyze.bootstrap import Interval
 from specanalyze.breakdown import break_down
 from specanalyze.breakdown_table import breakdown_frame
-from specanalyze.calibration import Calibration, calibrate, calibrated_columns, withheld_reasons
+from specanalyze.calibration import CELL_SCHEMA, Calibration, calibrate, calibrated_columns, withheld_reasons
 from specanalyze.cycles import cycle_table
 from specanalyze.load import open_trace
 from specanalyze.overhead import measure_overhead
@@ -141,3 +143,50 @@ def test_busy_work_longer_than_the_untraced_cycle_is_said(capsys: pytest.Capture
     result = break_down(trace)
     draw(result, breakdown_frame(result, "verify"), "verify", "rank", {"0": calibrate(result.ranks[0], result.cycles)})
     assert "busy work alone is at least as long as the untraced cycle" in " ".join(capsys.readouterr().out.split())
+
+
+def estimated(low: float | None, value: float, high: float | None, scale: float | None = 0.5) -> Calibration:
+    """70 ns of busy work in two buckets, 40 ns idle in two."""
+    measured = (("gemm", 60.0), ("moe", 10.0), ("launch", 15.0), ("host", 25.0))
+    rows = [{"rank": "0", "phase": "verify", "bucket": bucket, "measured_ns": ns} for bucket, ns in measured]
+    untraced = Interval(value, low, high)
+    return Calibration("0", None, pl.DataFrame(rows, schema=CELL_SCHEMA), 110.0, untraced, scale)
+
+
+@pytest.mark.parametrize(
+    ("untraced", "part_ns", "estimate"),
+    [
+        # 25 to 35 ns are left for idle time; the other parts were 20 ns long, so that this one has at least 5 of them
+        ((95, 100, 105), 20.0, (10.0, 5.0, 20.0)),
+        ((95, 100, 105), 30.0, (15.0, 15.0, 30.0)),
+        ((95, 100, 105), 38.0, (19.0, 23.0, 35.0)),
+        # 45 to 55 ns are left, more than was measured: this part may have all that is more, and none is shorter than measured
+        ((115, 120, 125), 20.0, (10.0, 20.0, 35.0)),
+        # busy work alone is longer than the untraced cycle
+        ((50, 60, 65), 20.0, (10.0, 0.0, 0.0)),
+        # no bounds: nothing is sure from below, and the median stands for the bound above
+        ((None, 100, None), 20.0, (10.0, 0.0, 20.0)),
+        ((None, 100, None), 35.0, (17.5, 0.0, 30.0)),
+    ],
+)
+def test_an_idle_part_is_bounded_by_what_the_untraced_cycle_leaves(
+    untraced: tuple[float | None, float, float | None], part_ns: float, estimate: tuple[float, float, float]
+) -> None:
+    assert estimated(*untraced).idle_estimate(part_ns) == estimate
+
+
+def test_an_idle_part_that_is_a_bucket_has_the_buckets_bounds() -> None:
+    for step in (50, 70, 90, 120):
+        found = calibration(step=step)
+        for bucket, (measured, *rest) in cells(found).items():
+            if bucket in IDLE_BUCKETS:
+                assert found.idle_estimate(measured) == tuple(rest), (step, bucket)
+
+
+def test_no_estimate_without_a_calibration() -> None:
+    assert estimated(95, 100, 105, scale=None).idle_estimate(20.0) is None
+    assert dataclasses.replace(estimated(95, 100, 105), untraced_ns=None).idle_estimate(20.0) is None
+
+
+def test_five_untraced_cycles_are_a_control() -> None:
+    assert calibration(untraced=6).reason is None  # the last one's length is not known
