@@ -62,6 +62,10 @@ class KinetoColumns:
         """Mask of the rows of some activity types."""
         return np.array([name in types for name in self.types] or [False], dtype=np.bool_)[self.type]
 
+    def named(self, rows: npt.NDArray[np.intp], test: Callable[[str], bool]) -> npt.NDArray[np.intp]:
+        """Those of ``rows`` whose name passes a test; the test sees each name once."""
+        return rows[np.array([test(name) for name in self.names] or [False], dtype=np.bool_)[self.name[rows]]]
+
     def name_mask(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Mask of the rows whose name passes a test; the test sees each name once."""
         return np.array([test(name) for name in self.names] or [False], dtype=np.bool_)[self.name]

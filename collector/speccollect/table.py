@@ -21,12 +21,17 @@ def constant(value: str, rows: int) -> pa.DictionaryArray:
 def coded(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     """A dictionary column from codes into ``names``; a negative code is null."""
     indices = np.asarray(codes, dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=indices < 0), pa.array(list(names), type=pa.string()))
+    return pa.DictionaryArray.from_arrays(_nullable(indices), pa.array(list(names), type=pa.string()))
+
+
+def _nullable(values: npt.NDArray[Any]) -> pa.Array:
+    """Negative values are null; without one no mask is made."""
+    return pa.array(values, mask=values < 0) if len(values) and values.min() < 0 else pa.array(values)
 
 
 def known(values: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
     """A column whose negative values stand for unknown and become null."""
-    return pa.array(values, mask=values < 0).cast(type_)
+    return _nullable(values).cast(type_)
 
 
 def event_table(rows: int, columns: Mapping[str, Any], *, sparse: bool = False) -> pa.Table:
@@ -59,7 +64,7 @@ def event_table(rows: int, columns: Mapping[str, Any], *, sparse: bool = False) 
         elif isinstance(value, str):
             arrays.append(constant(value, rows))
         elif isinstance(value, int):
-            arrays.append(pa.array(np.full(rows, value)).cast(field.type))
+            arrays.append(pa.array(np.full(rows, value, dtype=field.type.to_pandas_dtype())))
         elif pa.types.is_dictionary(field.type):
             arrays.append(pa.array(value, type=pa.string()).dictionary_encode())
         else:

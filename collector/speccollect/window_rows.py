@@ -107,13 +107,12 @@ def window_table(
     ]
     if texts is not None:
         tables.append(_collective_rows(columns, keep, texts, origin, segment))
-    ours = (
-        keep
-        & columns.of_type("user_annotation")
-        & columns.name_mask(lambda name: name.startswith(RANGE_PREFIX) and name != MARK)
-        & (columns.resource == origin.tid)
+    ours = columns.named(
+        np.flatnonzero(keep & columns.of_type("user_annotation")),
+        lambda name: name.startswith(RANGE_PREFIX) and name != MARK,
     )
-    if ours.any():
+    ours = ours[columns.resource[ours] == origin.tid]
+    if len(ours):
         cycles, phases, unclosed = _ranges(columns, ours, segment, names, origin)
     else:
         # host stamps, on the clock that the events were put on
@@ -140,7 +139,7 @@ def _common(
         "pid": origin.pid,
         "name": coded(columns.name[rows], columns.names),
         "start_ns": columns.start[rows],
-        "dur_ns": pa.array(duration, mask=duration < 0),
+        "dur_ns": known(duration, pa.int64()),
         "window": window,
     }
 
@@ -183,20 +182,17 @@ def _graph_ids(columns: KinetoColumns, rows: npt.NDArray[np.intp], segment: Segm
     replays = segment.profile.replays if segment.profile is not None else None
     if replays is None:
         return None
-    calls = np.flatnonzero(
-        columns.of_type(*LAUNCH_TYPES) & columns.name_mask(lambda name: name.startswith(GRAPH_LAUNCHES))
-    )
+    calls = columns.named(np.flatnonzero(columns.of_type(*LAUNCH_TYPES)), lambda name: name.startswith(GRAPH_LAUNCHES))
     return replays.of_activities(columns.start[calls], columns.correlation[calls], columns.correlation[rows])
 
 
 def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:
     """Host calls that put work on a device: by name, or because device work names them."""
-    calls = keep & columns.of_type(*LAUNCH_TYPES)
-    named = columns.name_mask(lambda name: any(word in name for word in ("Launch", "Memcpy", "Memset")))
-    unnamed = np.flatnonzero(calls & ~named)
-    used = np.isin(columns.correlation[unnamed], columns.correlation[columns.of_type(*DEVICE_TYPES)])
-    calls[unnamed[~used]] = False
-    rows = np.flatnonzero(calls)
+    calls = np.flatnonzero(keep & columns.of_type(*LAUNCH_TYPES))
+    named = columns.named(calls, lambda name: any(word in name for word in ("Launch", "Memcpy", "Memset")))
+    others = np.setdiff1d(calls, named, assume_unique=True)
+    used = np.isin(columns.correlation[others], columns.correlation[columns.of_type(*DEVICE_TYPES)])
+    rows = np.sort(np.concatenate((named, others[used])))
     return event_table(
         len(rows),
         {
@@ -210,9 +206,12 @@ def _launch_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Or
 
 def _operator_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:
     """CPU operators, ranges that are not ours, and host calls that wait for a device."""
-    foreign = columns.of_type("user_annotation") & ~columns.name_mask(lambda name: name.startswith(RANGE_PREFIX))
-    waits = columns.of_type(*LAUNCH_TYPES) & columns.name_mask(lambda name: "Synchronize" in name)
-    rows = np.flatnonzero(keep & (columns.of_type("cpu_op") | foreign | waits))
+    ranges = np.flatnonzero(keep & columns.of_type("user_annotation"))
+    calls = np.flatnonzero(keep & columns.of_type(*LAUNCH_TYPES))
+    operators = np.flatnonzero(keep & columns.of_type("cpu_op"))
+    foreign = columns.named(ranges, lambda name: not name.startswith(RANGE_PREFIX))
+    waits = columns.named(calls, lambda name: "Synchronize" in name)
+    rows = np.sort(np.concatenate((operators, foreign, waits)), kind="stable")
     return event_table(
         len(rows),
         {**_common(columns, rows, "op", origin, segment.window), "tid": columns.resource[rows]},
@@ -224,8 +223,8 @@ def _collective_rows(
     columns: KinetoColumns, keep: npt.NDArray[np.bool_], texts: Texts, origin: Origin, segment: Segment
 ) -> pa.Table:
     """Collectives as the framework called them, where the profiler's text describes them."""
-    rows = np.flatnonzero(
-        keep & columns.of_type("cpu_op", "user_annotation") & columns.name_mask(lambda n: n == "record_param_comms")
+    rows = columns.named(
+        np.flatnonzero(keep & columns.of_type("cpu_op", "user_annotation")), lambda name: name == "record_param_comms"
     )
     details = read_details(texts(rows.tolist()), pause=pause) if len(rows) else {}
     if "op" not in details:
@@ -240,14 +239,13 @@ def _collective_rows(
 
 def _ranges(
     columns: KinetoColumns,
-    ours: npt.NDArray[np.bool_],
+    ours: npt.NDArray[np.intp],
     segment: Segment,
     names: Sequence[str],
     origin: Origin,
 ) -> tuple[pa.Table, pa.Table, int]:
     """Cycle and phase rows from the profiler's ranges; the facts of each cycle are joined by its number."""
-    is_cycle = ours & columns.name_mask(lambda name: name == range_name(CYCLE))
-    cycle_at = np.flatnonzero(is_cycle)
+    cycle_at = columns.named(ours, lambda name: name == range_name(CYCLE))
     cycle_at = cycle_at[np.argsort(columns.start[cycle_at], kind="stable")]
     starts, durations = columns.start[cycle_at], columns.duration[cycle_at]
     numbers = _cycle_numbers(segment, starts)
@@ -255,7 +253,7 @@ def _ranges(
     cycles, unclosed = cycle_rows(
         segment, names, origin, measured=(numbers[matched], starts[matched], durations[matched])
     )
-    rows = np.flatnonzero(ours & ~is_cycle)
+    rows = columns.named(ours, lambda name: name != range_name(CYCLE))
     rows = rows[np.argsort(columns.start[rows], kind="stable")]
     begin = columns.start[rows]
     around = np.searchsorted(starts, begin, side="right") - 1
