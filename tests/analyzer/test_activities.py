@@ -1,0 +1,108 @@
+"""The join of device activities with their launch calls: classes, corrupt durations, and which call counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import traces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specanalyze.activities import Activities, cut_impossible, join_activities
+from specanalyze.ranges import recognised_ranges
+from specschema.phases import BUCKETS, PHASE_KEYS, WHOLE_REPLAY
+
+MOE, GEMM = "fused_moe_kernel", "nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT"
+
+
+def joined(*rows: dict[str, Any]) -> Activities:
+    events = traces.events(rows)
+    return join_activities(events, recognised_ranges(events))
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(0, 2)), max_size=14))
+def test_a_duration_is_cut_at_the_first_of_three_later_starts_of_its_stream(rows: list[tuple[int, int, int]]) -> None:
+    start, length, stream = np.array(rows or [(0, 0, 0)][:0], dtype=np.int64).reshape(-1, 3).T
+    want = start + length
+    for at, (begin, end, own) in enumerate(zip(start, start + length, stream, strict=True)):
+        later = sorted(s for s, q in zip(start, stream, strict=True) if q == own and begin < s < end)
+        if len(later) >= 3:
+            want[at] = later[0]
+    given_ends = start + length
+    ends, cut = cut_impossible(start, given_ends, stream)
+    assert ends.tolist() == want.tolist()
+    assert cut == (want != start + length).sum()
+    assert given_ends.tolist() == (start + length).tolist()  # what was given stays as it was
+
+
+def test_streams_of_two_devices_are_not_one() -> None:
+    """Three later starts cut a duration, on its own stream of its own device."""
+    rows = [
+        traces.kernel(MOE, 0, 100, 1, device=0),
+        *(traces.kernel(MOE, 10 * n, 10 * n + 5, 1, device=1) for n in (1, 2, 3)),
+    ]
+    assert joined(*rows).cut == 0
+    assert joined(*({**row, "device": 0} for row in rows)).cut == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_classes_by_kind_name_and_operation(order: int) -> None:
+    """One name is of several classes where the framework tells which operation it ran."""
+    generic = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+    table = [
+        (traces.kernel(MOE, 0, 1, 1), ("moe", True)),
+        (traces.kernel(GEMM, 2, 3, 1), ("gemm", True)),
+        (traces.kernel("no_rule_knows_this", 4, 5, 1), ("other_compute", False)),
+        (traces.kernel(generic, 6, 7, 1, op="allreduce"), ("allreduce", True)),
+        (traces.kernel(generic, 8, 9, 1, op="_allgather_base"), ("other_comm", True)),
+        (traces.kernel(MOE, 10, 11, 1, op="allreduce"), ("allreduce", True)),
+        (traces.kernel(WHOLE_REPLAY, 12, 13, 1), ("graph_unresolved", True)),
+        (traces.kernel("Memcpy DtoD", 14, 15, 1, kind="memcpy"), ("memcpy", True)),
+        (traces.kernel(MOE, 16, 17, 1, kind="memset"), ("memcpy", True)),
+    ][::order]
+    found = joined(*(row for row, _ in table))
+    told = [(BUCKETS[b], bool(known)) for b, known in zip(found.bucket, found.classified, strict=True)]
+    assert told == [want for _, want in table]
+    subclass = [found.subclasses[code] for code in found.subclass]
+    assert [subclass[at] for at, (row, _) in enumerate(table) if row["kind"] != "kernel"] == ["copy", "copy"]
+
+
+def test_of_two_calls_with_one_id_the_earlier_row_counts() -> None:
+    rows = (
+        traces.phase("spec.verify", 0, 50),
+        traces.phase("spec.draft", 60, 90),
+        traces.launch("cudaLaunchKernel", 70, 5),
+        traces.launch("cudaGraphLaunch", 10, 5),
+        traces.launch("cudaLaunchKernel", 20, 6),  # without an activity
+        traces.launch("cudaLaunchKernel", 30, 7),
+        traces.kernel(MOE, 75, 80, 5),
+        traces.kernel(MOE, 71, 72, 5),
+        traces.kernel(MOE, 40, 41, 7),
+        traces.kernel(MOE, 45, 46, 8),  # its call was not recorded
+        traces.kernel(MOE, 47, 48, None),
+        traces.kernel(MOE, 49, None, 7),  # no usable time
+        traces.kernel(MOE, 50, 49, 7),
+    )
+    found = joined(*rows)
+    assert [PHASE_KEYS[p] for p in found.phase] == ["draft", "draft", "verify", "unattributed", "unattributed"]
+    assert found.launch.tolist() == [0, 0, 1, -1, -1]
+    assert (found.invalid, found.cut) == (2, 0)
+    calls = found.launches
+    assert (calls.start.tolist(), calls.first.tolist(), calls.last.tolist()) == ([70, 30], [71, 40], [80, 41])
+    assert calls.graph.tolist() == [False, False]
+    assert found.graph_call_start.tolist() == [10]  # replays are counted by their calls, with or without records
+
+
+def test_a_call_of_another_thread_is_outside_every_range() -> None:
+    rows = (
+        traces.phase("spec.verify", 0, 50, tid=1),
+        traces.launch("cudaLaunchKernel", 10, 1, tid=1),
+        traces.launch("cudaLaunchKernel", 20, 2, tid=2),
+        traces.launch("cudaLaunchKernel", 30, 3, tid=1, pid=9),
+        traces.launch("cudaLaunchKernel", 50, 4, tid=1),  # at the end of the range: behind it
+        traces.launch("cudaLaunchKernel", 0, 5, tid=1),
+        *(traces.kernel(MOE, 60 + 10 * n, 65 + 10 * n, n) for n in (1, 2, 3, 4, 5)),
+    )
+    assert [PHASE_KEYS[p] for p in joined(*rows).phase] == ["verify", "outside", "outside", "outside", "verify"]
