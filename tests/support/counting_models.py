@@ -1,8 +1,8 @@
 """Tiny models that count, with a draft that is wrong at known tokens: each step's accept length is known beforehand.
 
-    python counting_models.py FOLDER
+    python counting_models.py FOLDER [LAYERS]
 
-writes FOLDER/target (Qwen3-MoE), FOLDER/eagle3 (its EAGLE-3 draft), FOLDER/draft (a draft model that stands alone) and
+writes FOLDER/target (Qwen3-MoE), FOLDER/eagle3 and FOLDER/eagle (its drafts), FOLDER/draft (a draft model that stands alone) and
 FOLDER/mtp (GLM-4-MoE with one multi-token-prediction layer; a configuration only, for dummy weights): real
 configurations, weights and a byte-level tokenizer. Nothing is downloaded and nothing is trained.
 
@@ -12,6 +12,7 @@ experts are random, but so weak that the residual stream stays e(t).
 * The target's output head answers e(t) with t + 1: it counts.
 * EAGLE-3's draft takes e(t) and turns it to e(t + 1): unit i of its MLP fires for token i alone and puts e(i + 1) in the
   place of e(i). Its head answers as the target's does, but for the tokens in WRONG, which it never says.
+* EAGLE's draft has the target's own head, which says the right thing of e(t): its MLP turns e(t) where t + 1 is in WRONG.
 * The draft model is a small target with the draft's head.
 """
 
@@ -155,11 +156,11 @@ def _configuration(architecture: str, kind: str, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def _target(weights: _Weights) -> tuple[dict[str, Any], dict[str, Any]]:
+def _target(weights: _Weights, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
     configuration = _configuration(
         "Qwen3MoeForCausalLM",
         "qwen3_moe",
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=layers,
         intermediate_size=4 * TOKENS,
         moe_intermediate_size=EXPERT_SIZE,
         num_experts=EXPERTS,
@@ -170,7 +171,7 @@ def _target(weights: _Weights) -> tuple[dict[str, Any], dict[str, Any]]:
     )
     tensors = {"model.embed_tokens.weight": weights.embedding(), "lm_head.weight": weights.head(right=True)}
     tensors |= weights.norms("model.", "norm")
-    for layer in range(LAYERS):
+    for layer in range(layers):
         prefix = f"model.layers.{layer}."
         tensors |= weights.attention(prefix + "self_attn.", TOKENS, norms=True)
         tensors |= weights.norms(prefix, "input_layernorm", "post_attention_layernorm")
@@ -180,14 +181,16 @@ def _target(weights: _Weights) -> tuple[dict[str, Any], dict[str, Any]]:
     return configuration, tensors
 
 
-def _eagle3(weights: _Weights) -> tuple[dict[str, Any], dict[str, Any]]:
+def _eagle3(weights: _Weights, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    states = [1, layers // 2, layers - 1]
     configuration = _configuration(
         "LlamaForCausalLMEagle3",
         "llama",
         num_hidden_layers=1,
         intermediate_size=TOKENS,
         draft_vocab_size=VOCABULARY,
-        eagle_config={"eagle_aux_hidden_state_layer_ids": [1, LAYERS // 2, LAYERS - 1]},
+        eagle_config={"eagle_aux_hidden_state_layer_ids": states},
+        eagle_aux_hidden_state_layer_ids=states,  # where the V2 runner looks
     )
     unit = weights.torch.eye(TOKENS)
     tensors = {
@@ -198,6 +201,26 @@ def _eagle3(weights: _Weights) -> tuple[dict[str, Any], dict[str, Any]]:
     tensors |= weights.norms("midlayer.", "hidden_norm", "input_layernorm", "post_attention_layernorm")
     tensors |= weights.attention("midlayer.self_attn.", 2 * TOKENS, norms=False)
     tensors |= weights.turning_mlp("midlayer.mlp.")
+    return configuration, tensors
+
+
+def _eagle(weights: _Weights, target: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    configuration = _configuration("EagleLlamaForCausalLM", "llama", num_hidden_layers=1, intermediate_size=TOKENS)
+    unit = weights.torch.eye(TOKENS)
+    turned = weights.torch.zeros(TOKENS, TOKENS)
+    for token in range(TOKENS):
+        after = (token + 1) % TOKENS
+        if after in WRONG:  # what the head will say of e(t - 1) is t
+            turned[:, token] = unit[(_said_instead(after) - 1) % TOKENS] - unit[token]
+    tensors = {
+        "embed_tokens.weight": target["model.embed_tokens.weight"],
+        "fc.weight": weights.torch.cat([unit, unit * 0], dim=1),  # the token, not the target's state
+        "layers.0.mlp.gate_proj.weight": unit,
+        "layers.0.mlp.up_proj.weight": unit,
+        "layers.0.mlp.down_proj.weight": turned * LENGTH / (LENGTH * LENGTH),
+    }
+    tensors |= weights.norms("layers.0.", "post_attention_layernorm")
+    tensors |= weights.attention("layers.0.self_attn.", TOKENS, norms=False)
     return configuration, tensors
 
 
@@ -258,12 +281,23 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
 
 
-def write_models(folder: Path) -> None:
-    """Writes all models. Needs torch, safetensors and tokenizers."""
+def write_models(folder: Path, layers: int = LAYERS) -> None:
+    """Writes all models. Needs torch, safetensors and tokenizers.
+
+    Args:
+        layers: of the target; each makes its step some 0.7 ms longer on one CPU core.
+    """
     from safetensors.torch import save_file  # type: ignore[import-not-found, unused-ignore]  # as tokenizers
 
     weights = _Weights()
-    models = {"target": _target(weights), "eagle3": _eagle3(weights), "draft": _draft(weights), "mtp": (_mtp(), None)}
+    target = _target(weights, layers)
+    models = {
+        "target": target,
+        "eagle3": _eagle3(weights, layers),
+        "eagle": _eagle(weights, target[1]),
+        "draft": _draft(weights),
+        "mtp": (_mtp(), None),
+    }
     for name, (configuration, tensors) in models.items():
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
@@ -276,4 +310,4 @@ def write_models(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_models(Path(sys.argv[1]))
+    write_models(Path(sys.argv[1]), *map(int, sys.argv[2:3]))

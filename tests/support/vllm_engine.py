@@ -75,14 +75,24 @@ class Engine:
     models: Path
     folder: Path
 
-    def generate(self, tokens: list[int], prompts: list[list[int]], *, processes: bool = False, **job: Any) -> Any:
-        """One offline generation; in one process unless ``processes``."""
+    @property
+    def triton(self) -> Path:
+        """Where the environment has Triton, apart from its packages: the V1 runner is tested without."""
+        return Path(self.python).parents[1] / "triton"
+
+    def generate(
+        self, tokens: list[int], prompts: list[list[int]], *, processes: bool = False, v2: bool = False, **job: Any
+    ) -> Any:
+        """One offline generation; in one process unless ``processes``, by the V1 runner unless ``v2``."""
         collected = self.folder / f"collected{len(list(self.folder.glob('collected*')))}"
         more = {"SPECANALYZE_DIR": str(collected)} if job.get("trace") else {}
         if processes:
             more["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"  # the default asks for a NUMA node a rank
         else:
             more |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+        if v2:
+            more |= {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "PYTHONPATH": str(self.triton)}
+            job["interpreted"] = True
         collected.mkdir()
         job |= {"models": str(self.models), "prompts": prompts, "tokens": tokens}
         job |= {"trace": str(job["trace"])} if job.get("trace") else {}

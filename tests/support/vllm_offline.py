@@ -11,16 +11,21 @@ import contextlib
 import json
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
-DRAFTS = {"eagle3": "eagle3", "draft_model": "draft"}
+DRAFTS = {"eagle3": "eagle3", "eagle": "eagle", "draft_model": "draft"}
 
 
 def main(job: dict[str, Any]) -> None:
+    if job.get("interpreted"):
+        _interpret_triton()
     from vllm import LLM, SamplingParams
 
     import speccollect
 
+    if job.get("asynchronous"):
+        _schedule_asynchronously()
     models, method = job["models"], job.get("method")
     speculation = None
     if method is not None:
@@ -56,6 +61,30 @@ def main(job: dict[str, Any]) -> None:
         "counters": {name: value for name, value in counters.items() if "spec_decode" in name},
     }
     print("RESULT", json.dumps(result), flush=True)  # noqa: T201
+
+
+def _interpret_triton() -> None:
+    """vLLM's V2 runner needs Triton with a backend for CPUs, which the published one lacks: its interpreter stands in.
+
+    TRITON_INTERPRET=1 makes the kernels plain Python; vLLM asks for the backend's name alone.
+    """
+    from triton.backends import backends  # type: ignore[import-not-found, unused-ignore]  # in the interpreter that has vLLM
+
+    backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
+
+
+def _schedule_asynchronously() -> None:
+    """vLLM switches asynchronous scheduling off on a CPU, which needs none; on a GPU it is the default."""
+    from vllm.platforms import current_platform
+
+    platform = type(current_platform)
+    check = platform.check_and_update_config
+
+    def checked(config: Any) -> None:
+        check(config)
+        config.scheduler_config.async_scheduling = True
+
+    platform.check_and_update_config = staticmethod(checked)
 
 
 if __name__ == "__main__":

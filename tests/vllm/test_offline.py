@@ -8,88 +8,17 @@ from typing import Any
 
 import polars as pl
 import pytest
-from counting_models import accept_lengths, accepted_drafts, counts_up
+from counting_models import accept_lengths, counts_up
 from vllm_engine import Engine
+from vllm_trace import PROMPT, check_asynchronous, check_every_step, check_nesting, cycles, lists, phases, totals
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-
-PROMPT = list(range(10))
-
-
-def cycles(trace: Path, rank: int = 0) -> pl.DataFrame:
-    events = pl.read_parquet(trace)
-    return events.filter(pl.col("kind") == "cycle", pl.col("rank") == rank).sort("cycle")
-
-
-def phases(trace: Path, rank: int = 0) -> pl.DataFrame:
-    events = pl.read_parquet(trace)
-    found = events.filter(pl.col("kind") == "phase", pl.col("rank") == rank).sort("start_ns", "dur_ns")
-    return found.with_columns(name=pl.col("name").cast(pl.String).str.strip_prefix("spec."))
-
-
-def lists(frame: pl.DataFrame, column: str, mode: str = "speculative") -> list[list[int]]:
-    found: list[list[int]] = frame.filter(pl.col("mode") == mode)[column].to_list()
-    return found
-
-
-def totals(trace: Path, rank: int = 0) -> Any:
-    metadata = pl.read_parquet_metadata(trace)
-    return json.loads(metadata["specanalyze.recording"])["totals"][str(rank)]
-
-
-def check_nesting(trace: Path, rank: int, leaves: tuple[str, ...]) -> None:
-    """Each speculative cycle holds its leaves once and in order, apart from each other; sub-phases lie in a leaf or cycle."""
-    steps = cycles(trace, rank).filter(pl.col("mode") == "speculative")
-    found = phases(trace, rank).filter(pl.col("cycle").is_in(steps["cycle"].implode()))
-    parts = found.filter(pl.col("name").is_in(leaves)).with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-    by_cycle = parts.group_by("cycle", maintain_order=True).agg(
-        "name",
-        first="start_ns",
-        last=pl.col("end_ns"),
-        apart=(pl.col("start_ns").shift(-1) >= pl.col("end_ns")).all(),
-        total=pl.col("dur_ns").sum(),
-    )
-    joined = steps.select("cycle", "start_ns", "dur_ns").join(by_cycle, on="cycle", how="left")
-    assert joined["name"].to_list() == [list(leaves)] * steps.height
-    assert joined["apart"].all()
-    assert (joined["first"].list.first() >= joined["start_ns"]).all()
-    assert (joined["last"].list.last() <= joined["start_ns"] + joined["dur_ns"]).all()
-    # what no leaf covers is bookkeeping, a small part
-    assert (joined["total"] <= joined["dur_ns"]).all()
-    assert 4 * int(joined["total"].sum()) > 3 * int(joined["dur_ns"].sum())
-    inner = found.filter(pl.col("name").is_in(("target_forward", "sample")))
-    verify = parts.filter(pl.col("name") == "verify").select("cycle", from_ns="start_ns", to_ns="end_ns")
-    within = inner.join(verify, on="cycle")
-    assert within.height == inner.height == 2 * steps.height
-    assert (within["start_ns"] >= within["from_ns"]).all()
-    assert (within["start_ns"] + within["dur_ns"] <= within["to_ns"]).all()
 
 
 @pytest.fixture(scope="module")
 def recorded_eagle3(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     trace = tmp_path_factory.mktemp("recorded_offline") / "trace.parquet"
     return trace, engine.generate([200], [PROMPT], method="eagle3", trace=trace)
-
-
-def check_every_step(trace: Path, result: Any) -> None:
-    assert result["tokens"] == [counts_up(10, 200)]
-    found = cycles(trace)
-    lengths, accepted = accept_lengths(10, 3, 199), accepted_drafts(10, 3, 199)
-    # prefill gives token 10, the steps the other 199
-    assert lists(found, "accept_lengths", "prefill") == [[1]]
-    assert lists(found, "accept_lengths") == [[n] for n in lengths]
-    assert lists(found, "accepted_draft_tokens") == [[n] for n in accepted]
-    assert found["draft_tokens"].to_list() == [0] + [3] * len(lengths)
-    assert found["context_tokens"].to_list()[1:] == [11 + sum(lengths[:step]) for step in range(len(lengths))]
-    check_nesting(trace, 0, ("verify", "draft_extend", "draft"))
-    # vLLM's own counters count what the verifier accepted, before the last step is cut
-    assert result["counters"] == {
-        "vllm:spec_decode_num_drafts": len(accepted),
-        "vllm:spec_decode_num_draft_tokens": 3 * len(accepted),
-        "vllm:spec_decode_num_accepted_tokens": sum(accepted),
-    }
-    told = totals(trace)
-    assert (told["told_by"], told["completion_tokens"], told["equal"]) == ("server", 200, True)
 
 
 def test_every_step_commits_what_is_known_beforehand(recorded_eagle3: tuple[Path, Any]) -> None:
@@ -99,6 +28,11 @@ def test_every_step_commits_what_is_known_beforehand(recorded_eagle3: tuple[Path
 def test_a_draft_model_that_stands_alone_is_recorded_alike(engine: Engine, tmp_path: Path) -> None:
     trace = tmp_path / "trace.parquet"
     check_every_step(trace, engine.generate([200], [PROMPT], method="draft_model", trace=trace))
+
+
+def test_eagle_is_recorded_as_eagle3_is(engine: Engine, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.parquet"
+    check_every_step(trace, engine.generate([200], [PROMPT], method="eagle", trace=trace))
 
 
 def test_what_ran_is_in_the_trace(recorded_eagle3: tuple[Path, Any]) -> None:
@@ -174,3 +108,10 @@ def test_two_ranks_are_recorded_and_merged(engine: Engine, tmp_path: Path) -> No
     assert [(rank["rank"], rank["tensor"], rank["world_size"]) for rank in ranks] == [(0, 0, 2), (1, 1, 2)]
     [pids] = pl.read_parquet(trace).select(pl.col("pid").n_unique()).row(0)
     assert pids == 2
+
+
+def test_asynchronous_scheduling_tells_the_same_tokens(engine: Engine, tmp_path: Path) -> None:
+    """A step is launched before the last one's tokens are known, and one more after the last token."""
+    trace = tmp_path / "trace.parquet"
+    result = engine.generate([100], [PROMPT], method="eagle3", asynchronous=True, trace=trace)
+    check_asynchronous(trace, result, 100)
