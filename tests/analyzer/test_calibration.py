@@ -13,7 +13,14 @@ import traces
 from specanalyze.bootstrap import Interval
 from specanalyze.breakdown import break_down
 from specanalyze.breakdown_table import breakdown_frame
-from specanalyze.calibration import CELL_SCHEMA, Calibration, calibrate, calibrated_columns, withheld_reasons
+from specanalyze.calibration import (
+    CELL_SCHEMA,
+    Calibration,
+    calibrate,
+    calibrated_columns,
+    calibration_json,
+    withheld_reasons,
+)
 from specanalyze.cycles import cycle_table
 from specanalyze.load import open_trace
 from specanalyze.overhead import measure_overhead
@@ -190,3 +197,71 @@ def test_no_estimate_without_a_calibration() -> None:
 
 def test_five_untraced_cycles_are_a_control() -> None:
     assert calibration(untraced=6).reason is None  # the last one's length is not known
+
+
+def test_json_of_a_calibration() -> None:
+    found = dataclasses.replace(calibration(), untraced_ns=Interval(70.0, 69.0, 72.0))
+    assert calibration_json(found) == {
+        "reason": None,
+        "estimate": True,
+        "traced_cycle_ns": 100,
+        "traced_median_ns": 100,
+        "untraced_cycle_ns": 70,
+        "untraced_low_ns": 69,
+        "untraced_high_ns": 72,
+        "idle_scale": 0.25,
+        "per_cycle": {
+            "verify": {
+                bucket: dict(zip(("measured_ns", "calibrated_ns", "low_ns", "high_ns"), values, strict=True))
+                for bucket, values in {
+                    "gemm": (60, 60, 60, 60),
+                    "launch": (20, 5, 0, 10),
+                    "host": (20, 5, 0, 10),
+                }.items()
+            }
+        },
+    }
+    withheld = calibration(untraced=0)
+    assert calibration_json(withheld) == {"reason": withheld.reason}
+    assert withheld.reason
+    assert calibration_json(dataclasses.replace(found, untraced_ns=None)) == {"reason": None}
+
+
+def test_nothing_is_calibrated_without_windows() -> None:
+    untraced = traces.trace(traces.rank_trace([row for n in range(9) for row in cycle(n, 70 * n, None)]))
+    found = calibrate(break_down(traces.trace(rank())).ranks[0], cycle_table(untraced))
+    assert found.reason == "rank 0: no calibrated times: no cycle was traced"
+    empty = dataclasses.replace(break_down(traces.trace(rank())).ranks[0], window_ns=0)
+    assert calibrate(empty, cycle_table(traces.trace(rank()))).reason == found.reason
+
+
+def of_steps(untraced: list[int], traced: list[int]) -> Calibration:
+    """Calibration of cycles that follow each other after so many ns each; the last one of each kind has no length."""
+    rows: list[dict[str, Any]] = []
+    at = number = 0
+    for window, steps in ((None, untraced), (0, traced)):
+        for step in (*steps, 1000):
+            rows += cycle(number, at, window)
+            at, number = at + step, number + 1
+    trace = traces.trace(traces.rank_trace(rows))
+    return calibrate(break_down(trace).ranks[0], cycle_table(trace))
+
+
+def test_bounds_of_the_untraced_median_bound_the_cells() -> None:
+    found = of_steps([95, 120, 101, 98, 115, 99, 130, 105, 97, 111], [100] * 5)
+    assert found.untraced_ns is not None
+    assert found.untraced_ns.low is not None
+    assert found.untraced_ns.high is not None
+    assert found.untraced_ns.low < found.untraced_ns.value < found.untraced_ns.high
+    for bucket, (measured, *rest) in cells(found).items():
+        if bucket in IDLE_BUCKETS:
+            assert found.idle_estimate(measured) == pytest.approx(tuple(rest)), bucket
+            assert rest[1] < rest[0] < rest[2], bucket
+
+
+def test_the_traced_cycle_is_a_median() -> None:
+    assert of_steps([70] * 8, [100, 100, 180, 100, 100]).traced_ns == 100
+
+
+def test_one_odd_cycle_in_ten_is_let_pass() -> None:
+    assert calibration(traced=10, odd=1).reason is None
