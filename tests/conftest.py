@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -11,6 +12,13 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 # Tables are drawn for a pipe (120 columns) unless a test says otherwise; pytest-xdist's workers set 80.
 os.environ.pop("COLUMNS", None)
+
+with contextlib.suppress(ModuleNotFoundError):  # the environments of servers do without
+    from hypothesis import settings
+
+    # No test is timed: a busy machine isn't a failure.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
 
 
 def reference_folder() -> Path | None:

@@ -33,28 +33,42 @@ Progress = Callable[[int], None]
 class FileText:
     """One pass over a file's text.
 
+    Args:
+        path: the file.
+        progress: called with the bytes read.
+        chunk_bytes: text handed on at once.
+        first_bytes: the same for the first chunk, for who may need no other.
+
     Attributes:
         path: the file.
         early_end: why the text ends before it should, known once ``chunks`` is exhausted; None where the container is whole.
     """
 
-    def __init__(self, path: Path, progress: Progress | None = None, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        first_bytes: int | None = None,
+    ) -> None:
         self.path = path
         self.early_end: str | None = None
         self._progress = progress
         self._chunk_bytes = chunk_bytes
+        self._first_bytes = first_bytes or chunk_bytes
 
     def chunks(self) -> Iterator[bytes]:
         """Text of about ``chunk_bytes`` each; the last one may be shorter. Never empty."""
         parts: list[bytes] = []
-        size = 0
+        size, enough = 0, self._first_bytes
         for piece in self._pieces():
             if piece:
                 parts.append(piece)
                 size += len(piece)
-            if size >= self._chunk_bytes:
+            if size >= enough:
                 yield parts[0] if len(parts) == 1 else b"".join(parts)
-                parts, size = [], 0
+                parts, size, enough = [], 0, self._chunk_bytes
         if parts:
             yield b"".join(parts)
 
@@ -62,9 +76,10 @@ class FileText:
         with self.path.open("rb") as file:
             first = self._read(file.read)
             if not first.startswith(_GZIP_MAGIC):
+                wanted = self._first_bytes
                 while first:
                     yield first
-                    first = self._read(file.read, self._chunk_bytes)
+                    first, wanted = self._read(file.read, wanted), self._chunk_bytes
                 return
             yield from self._inflated(first, file.read)
 

@@ -31,6 +31,8 @@ from specschema.errors import TraceError
 
 _DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
 _OVERLAP_BYTES: Final = 64
+_HEADER_BYTES: Final = 1 << 17
+"""Mostly holds what stands before the first event; more is read where that is longer."""
 _NOT_SUMMED: Final = ("grid", "block", "bytes", "graph_id", "node")
 """Arguments that sums over a rank don't need."""
 _STREAMED_ROWS: Final = 1 << 16
@@ -60,7 +62,7 @@ def identify(path: Path) -> KinetoFile:
     Raises:
         TraceError: the file is empty, or no Chrome trace.
     """
-    metadata = EventText(FileText(path), decode).peek()
+    metadata = EventText(FileText(path, first_bytes=_HEADER_BYTES), decode).peek()
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank = _count(info.get("rank"))

@@ -19,6 +19,8 @@ from specschema.errors import TraceError
 _MERGED_NAME: Final = re.compile(r"merged-.+\.json(?:\.gz)?")
 _LABEL: Final = re.compile(rb'"pid"\s*:\s*"(\[(?:TP|DP|PP|EP)\d{1,6}(?:-(?:TP|DP|PP|EP)\d{1,6}){0,3}\]) ')
 """``"pid": "[TP00-DP01] 4242"``: what the merger makes of each row's process."""
+_BEGINNING_BYTES: Final = 1 << 20
+"""A merged trace names a rank here; what doesn't is not read further."""
 _LABEL_BYTES: Final = 128
 _COORDINATE: Final = re.compile(r"([TDPE]P)(\d+)")
 _MOST_RANKS: Final = 4096
@@ -52,7 +54,7 @@ def merged_ranks(path: Path) -> list[MergedRank]:
     """Ranks that a merged trace holds; none for a trace of one process. Only a trace that begins like a merged one is read through."""
     labels: set[bytes] = set()
     before = b""
-    for number, chunk in enumerate(FileText(path).chunks()):
+    for number, chunk in enumerate(FileText(path, first_bytes=_BEGINNING_BYTES).chunks()):
         labels.update(_LABEL.findall(before + chunk))
         before = chunk[-_LABEL_BYTES:]
         if len(labels) > _MOST_RANKS:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from specanalyze.event_text import EventText, NotATraceError
 from specanalyze.file_text import FileText
+from specanalyze.kineto import identify
 from specschema.errors import TraceError
 
 
@@ -215,3 +216,26 @@ def test_other_files_are_no_traces(tmp_path: Path, data: str) -> None:
     path.write_text(data)
     with pytest.raises(NotATraceError, match=r"^other\.json has no traceEvents"):
         read(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("first_bytes", [1, 100, 70_000, 1 << 20])
+def test_a_smaller_first_chunk_is_the_same_text(tmp_path: Path, packed: bool, first_bytes: int) -> None:
+    text = bytes(range(65, 91)) * 20_000
+    path = tmp_path / "text"
+    path.write_bytes(gzip.compress(text, 1) if packed else text)
+    chunks = list(FileText(path, chunk_bytes=200_000, first_bytes=first_bytes).chunks())
+    assert b"".join(chunks) == text
+    assert len(chunks[0]) >= min(first_bytes, 200_000)
+    if first_bytes < 65_536 and not packed:
+        assert len(chunks[0]) == 65_536
+    assert all(len(chunk) >= 200_000 for chunk in chunks[1:-1])
+
+
+def test_a_header_longer_than_what_is_read_first(tmp_path: Path) -> None:
+    path = tmp_path / "rank3.json"
+    groups = [{"pg_name": str(n), "ranks": list(range(64))} for n in range(2000)]
+    head = {"pg_config": groups, "distributedInfo": {"rank": 3, "world_size": 64}}
+    path.write_text(json.dumps(head)[:-1] + ', "traceEvents": [{"ph": "X", "name": "x", "ts": 1, "dur": 1}]}')
+    assert path.stat().st_size > 400_000
+    assert identify(path).file.rank == 3
