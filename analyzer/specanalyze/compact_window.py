@@ -77,7 +77,9 @@ class JoinedWindow:
         bucket: code of each row's class, uint8.
         calls: all launch calls.
         call_range: innermost range of each call, -1 where none, int32.
-        first, last, count: first start, last end and number of each call's rows.
+        first, count: first start and number of each call's rows.
+        wait: calls that have rows, by start.
+        replay, replay_end: the graph launches among them, and the last end of each one's rows.
         begin, end: the window W, ns; equal where no range is recognised.
         cut: durations cut.
     """
@@ -90,8 +92,10 @@ class JoinedWindow:
     calls: Calls
     call_range: Array
     first: Ints
-    last: Ints
     count: Array
+    wait: NDArray[np.int32]
+    replay: NDArray[np.int32]
+    replay_end: Ints
     begin: int
     end: int
     cut: int
@@ -137,13 +141,32 @@ def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges:
     device = replace(device, id=np.empty(0, dtype=np.int32))
     call_range = _innermost(compiled, ranges, calls, rank.threads)
     first, last, count, latest = passes.extents(call, call_range, len(calls))
+    wait = _by_start(count, calls.start)
+    replay = wait[calls.graph[wait]]
+    replay_end = last[replay]
+    del last  # of millions of launch calls few are of graphs
     begin = end_of = 0
     if len(ranges):
         begin, end_of = int(ranges.start.min()), int(ranges.end.max())
         end_of = end_of if latest is None else max(end_of, latest)
     bucket = looks.bucket[device.look] if len(looks.looks) else np.empty(0, dtype=np.uint8)
     return JoinedWindow(
-        number, ranges, device, call, bucket, calls, call_range, first, last, count, begin, end_of, cut, passes
+        number,
+        ranges,
+        device,
+        call,
+        bucket,
+        calls,
+        call_range,
+        first,
+        count,
+        wait,
+        replay,
+        replay_end,
+        begin,
+        end_of,
+        cut,
+        passes,
     )
 
 
@@ -156,10 +179,8 @@ def window_sums(window: JoinedWindow, streams: list[int], looks: int) -> WindowS
         looks: how many looks there are.
     """
     ranges, device, calls = window.ranges, window.device, window.calls
-    wait = np.flatnonzero(window.count > 0)
-    wait = wait[np.argsort(calls.start[wait], kind="stable")].astype(np.int32)
-    replay = wait[calls.graph[wait]]
-    spans = by_priority(window.first[replay], window.last[replay], np.arange(len(replay)))
+    wait, replay = window.wait, window.replay
+    spans = by_priority(window.first[replay], window.replay_end, np.arange(len(replay)))
     codes = np.arange(len(BUCKETS))
     tier = np.where(compute_code(codes), 0, np.where(communication_code(codes), 1, 2)).astype(np.uint8)
     bound = window.passes.window(
@@ -262,27 +283,50 @@ def _order(device: DeviceRows, streams: list[int]) -> Array | None:
 
 
 def _called(asked_ids: Array, call_ids: Array) -> NDArray[np.int32]:
-    """Index of each row's launch call, -1 where none; of two calls with one id the earlier one."""
-    found = np.full(len(asked_ids), -1, dtype=np.int32)
-    known = np.flatnonzero(call_ids != NO_ID)
-    if not len(known):
-        return found
-    ids = call_ids[known]
-    low, high = int(ids.min()), int(ids.max())
+    """Index of each row's launch call, -1 where none; of two calls with one id the earlier one.
+
+    It is written over ``asked_ids``, and nothing else as long as the rank is made, where ids lie close together.
+    """
+    if not len(call_ids) or not (call_ids != NO_ID).any():
+        asked_ids[:] = -1
+        return asked_ids
+    least = call_ids.min(where=call_ids != NO_ID, initial=np.iinfo(np.int32).max)
+    low, high = int(least), int(call_ids.max())
     span = high - low + 1
-    if span <= _TABLE_LIMIT + _TABLE_ROOM * len(known):
+    if span <= _TABLE_LIMIT + _TABLE_ROOM * len(call_ids):
         table = np.full(span + 1, -1, dtype=np.int32)  # the last place is that of ids outside
-        table[ids[::-1].astype(np.int64) - low] = known[::-1]
-        for begin in range(0, len(found), _SLICE):
+        for begin in reversed(range(0, len(call_ids), _SLICE)):
+            ids = call_ids[begin : begin + _SLICE].astype(np.int64)[::-1]
+            place = np.where(ids != NO_ID, ids - low, span)
+            table[place] = np.arange(begin + len(ids) - 1, begin - 1, -1)
+        table[span] = -1
+        for begin in range(0, len(asked_ids), _SLICE):
             asked = asked_ids[begin : begin + _SLICE].astype(np.int64)
             inside = (asked >= low) & (asked <= high)
-            found[begin : begin + _SLICE] = table[np.where(inside, asked - low, span)]
-        return found
-    used, place = distinct(ids.astype(np.int64))
+            asked_ids[begin : begin + _SLICE] = table[np.where(inside, asked - low, span)]
+        return asked_ids
+    known = np.flatnonzero(call_ids != NO_ID)
+    used, place = distinct(call_ids[known].astype(np.int64))
     row = np.empty(len(used), dtype=np.int64)
     row[place[::-1]] = known[::-1]
-    for begin in range(0, len(found), _SLICE):
+    for begin in range(0, len(asked_ids), _SLICE):
         asked = asked_ids[begin : begin + _SLICE].astype(np.int64)
         at = np.minimum(np.searchsorted(used, asked), len(used) - 1)
-        found[begin : begin + _SLICE] = np.where(used[at] == asked, row[at], -1)
-    return found
+        asked_ids[begin : begin + _SLICE] = np.where(used[at] == asked, row[at], -1)
+    return asked_ids
+
+
+def _by_start(count: Array, start: Ints) -> NDArray[np.int32]:
+    """Calls that have rows, by start; equal ones in file order."""
+    parts = [
+        (np.flatnonzero(count[low : low + _SLICE] > 0) + low).astype(np.int32)
+        for low in range(0, max(1, len(count)), _SLICE)
+    ]
+    calls = np.concatenate(parts)
+    latest = np.iinfo(np.int64).min
+    for low in range(0, len(calls), _SLICE):
+        starts = start[calls[low : low + _SLICE]]
+        if starts[0] < latest or bool((starts[1:] < starts[:-1]).any()):
+            return calls[np.argsort(start[calls], kind="stable")]
+        latest = starts[-1]
+    return calls

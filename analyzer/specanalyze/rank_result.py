@@ -13,6 +13,7 @@ from specanalyze.compact_window import Looks, joined_window, window_sums
 from specanalyze.cycles import rank_cycles
 from specanalyze.eager_modules import has_module_ranges
 from specanalyze.native import timeline
+from specanalyze.native.heap import give_back
 from specanalyze.ranges import recognised_ranges
 from specanalyze.rank_breakdown import RankBreakdown, rank_breakdown, summed_breakdown
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -47,6 +48,7 @@ def rank_result(
     before = len(trace.warnings)
     summed = _summed(source, trace, phase_map, talks=talks)
     if summed is not None:
+        give_back()
         summed.warnings += trace.warnings[before:]
         return summed
     analysis = analyse_rank(source.read(), phase_map)
