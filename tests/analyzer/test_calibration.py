@@ -113,6 +113,8 @@ def test_columns_beside_the_breakdown() -> None:
         ("launch", 80, 20, 0, 40),
         ("host", 80, 20, 0, 40),
     ]
+    turned = calibrated_columns(breakdown_frame(result).reverse(), {"0": calibrate(result.ranks[0], cycles)})
+    assert turned["bucket"].to_list() == ["host", "launch", "gemm"]
     alone = calibrated_columns(breakdown_frame(result), {"0": calibration(untraced=0)})
     assert alone["calibrated_ns"].to_list() == [None] * 3
 
@@ -171,6 +173,7 @@ def estimated(low: float | None, value: float, high: float | None, scale: float 
         ((115, 120, 125), 20.0, (10.0, 20.0, 35.0)),
         # busy work alone is longer than the untraced cycle
         ((50, 60, 65), 20.0, (10.0, 0.0, 0.0)),
+        ((50, 60, 65), 40.0, (20.0, 0.0, 0.0)),
         # no bounds: nothing is sure from below, and the median stands for the bound above
         ((None, 100, None), 20.0, (10.0, 0.0, 20.0)),
         ((None, 100, None), 35.0, (17.5, 0.0, 30.0)),
