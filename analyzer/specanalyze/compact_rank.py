@@ -55,7 +55,7 @@ _WITHOUT_ROW: Final = (*_DROPPED, "launch", *DEVICE_KINDS)
 """Kinds whose rows are not in ``CompactRank.events``."""
 _MOST: Final = (1 << 16) - 1
 """Looks that 16 bits can number."""
-_MOST_PAIRS: Final = 4096
+_MOST_PAIRS: Final = 512
 """Streams, and threads, that are looked up one after another."""
 
 

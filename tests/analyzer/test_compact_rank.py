@@ -129,6 +129,37 @@ def test_durations_past_later_starts_are_cut_alike(later: int) -> None:
     assert got.breakdown.cut == (0 if later < 3 else 30)
 
 
+def test_columns_grow_with_the_rows() -> None:
+    rows = [traces.phase("spec.verify", 0, 100_000)]
+    for i in range(3000):
+        rows.append(traces.launch(("cudaLaunchKernel", "cudaGraphLaunch")[i % 2], 20 * i, i))
+        rows += [
+            traces.kernel(list(KERNELS)[(i + k) % len(KERNELS)], 20 * i + 9 * k, 20 * i + 9 * k + 7, i) for k in (0, 1)
+        ]
+    got, want = both(traces.events(rows), 7)
+    assert_same(got, want)
+    assert sum(got.breakdown.buckets_ns["verify"].values()) == 100_000
+
+
+@pytest.mark.parametrize("far", [2**40, -(2**40)])
+def test_ids_far_from_each_other_go_the_other_way(far: int) -> None:
+    rows = [
+        traces.phase("spec.verify", 0, 100),
+        traces.launch("cudaLaunchKernel", 1, 1),
+        traces.launch("cudaLaunchKernel", 2, far),
+        traces.kernel("fused_moe_kernel", 10, 20, far),
+    ]
+    assert compact(traces.events(rows), 1) is None
+    assert compact(traces.events([row for row in rows if row.get("correlation") != 1]), 1) is not None
+
+
+def test_more_streams_than_are_looked_up_go_the_other_way() -> None:
+    rows = [traces.phase("spec.verify", 0, 100), traces.launch("cudaLaunchKernel", 1, 1)]
+    rows += [traces.kernel("fused_moe_kernel", 10, 20, 1, stream=i) for i in range(513)]
+    assert compact(traces.events(rows[:-1]), 1) is not None
+    assert compact(traces.events(rows), 1) is None
+
+
 def recordings(reference: Path, tmp_path: Path) -> Iterator[Trace]:
     for name in json.loads((reference / "traces/reference.json").read_text())["traces"]:
         opened = open_trace([reference / "traces" / name])
