@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from specanalyze.advice import ACCEPTS, CYCLES, advice
 from specanalyze.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
 from specanalyze.engines.engine import each_rank
 from specanalyze.environment import environment_of
+from specanalyze.input_path import is_file
 from specanalyze.positions import acceptance_by_position
 from specanalyze.server_count import REQUEST_SCHEMA, ServerCount, request_rows, server_count
 from specanalyze.trace import RankSource, Trace
@@ -113,9 +115,7 @@ def accepts_of_trace(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     return result
 
 
-def _rank(
-    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """One rank's cycles and requests."""
     rank = source.read()
     return rank_cycles(rank, phase_map, trace.metadata), request_rows(rank)
@@ -172,8 +172,8 @@ def steps_beside(paths: Sequence[Path]) -> Path | None:
     for path in paths:
         if path.suffix == ".jsonl":
             return path
-        beside = (path if path.is_dir() else path.parent) / STEP_FILE
-        if beside.is_file():
+        beside = (path if os.path.isdir(path) else path.parent) / STEP_FILE
+        if is_file(beside):
             return beside
     return None
 

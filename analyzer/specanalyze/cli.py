@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Annotated
@@ -13,6 +14,8 @@ from specanalyze.command_group import SETTINGS, CommandGroup
 from specschema.errors import SpecError, UsageError
 
 _LONGEST_LINE = 1000
+_OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What printing can end in, whatever the data: no room left, above all."""
 
 app = typer.Typer(
     name="specanalyze",
@@ -72,6 +75,13 @@ def run(arguments: list[str] | None = None) -> int:
         # The reader of our pipe has gone (``| head``): nothing is wrong, and Python must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_FAILS:
+            raise
+        _take_bars_off()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried again at the end
+        _complain(SpecError(f"the output could not be written: {error.strerror}"))
+        return 1
     except SystemExit as stop:
         # typer and rich catch a broken pipe themselves, whoever meets it first, and leave with 1: "the data can't answer".
         if isinstance(stop.__context__, BrokenPipeError):

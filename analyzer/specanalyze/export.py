@@ -86,9 +86,9 @@ def refuse_name(to: str, output: Path, *, force: bool = False) -> None:
     """
     if to not in FORMATS:
         raise UsageError(f"--to {to}: use one of {', '.join(FORMATS)}")
-    if not output.parent.is_dir():
+    if not os.path.isdir(output.parent):
         raise UsageError(f"{output}: no such folder {output.parent}")
-    if output.is_dir():
+    if os.path.isdir(output):
         raise UsageError(f"{output} is a folder; name a file in it")
     if to == "nsys" and output.suffix not in (_REPORT, _NVTXT):
         raise UsageError(f"{output}: the name must end in {_REPORT} or {_NVTXT}")
@@ -96,7 +96,7 @@ def refuse_name(to: str, output: Path, *, force: bool = False) -> None:
         raise UsageError(f"{output}: --to perfetto writes protobuf; name it .pftrace, or use --to chrome for JSON")
     if to == "chrome" and not _JSON.search(output.name):
         raise UsageError(f"{output}: the name must end in .json or .json.gz")
-    if to != "chrome" and output.exists() and not force:
+    if to != "chrome" and os.path.lexists(output) and not force:
         raise UsageError(f"{output} exists: give another name, or --force to overwrite it")
 
 

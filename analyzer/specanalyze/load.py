@@ -12,9 +12,10 @@ from specanalyze import kineto, profiler_folders, sidecars
 from specanalyze.event_bounds import bounded
 from specanalyze.event_frame import count_kinds
 from specanalyze.event_text import NotATraceError
+from specanalyze.input_path import refuse_names, refuse_twice, usable
 from specanalyze.kineto_columns import Row
 from specanalyze.nsys_inputs import nsys_inputs
-from specanalyze.plain_text import plain_document
+from specanalyze.plain_text import plain, plain_document
 from specanalyze.reading_progress import Reading
 from specanalyze.recordings import RankFile, refuse_two_recordings
 from specanalyze.remote_path import path_of, readable
@@ -60,8 +61,9 @@ def open_trace(
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"device {device!r} is not known: cpu or cuda")
     progress = None if progress is None else Reading(progress)
-    paths = [path_of(path) for path in paths]
-    name = str(paths[0]) if len(paths) == 1 else ", ".join(str(path) for path in paths)
+    paths = [usable(path_of(path)) for path in paths]
+    refuse_twice(paths)
+    name = plain(", ".join(str(path) for path in paths))
     if nsys := nsys_inputs(paths):
         from specanalyze.nsys_report import open_report  # what reads a form loads when the form is met
 
@@ -69,6 +71,7 @@ def open_trace(
         return _with_sidecars(opened, cycles, node_map, salvage=salvage)
     files, folder = _files(paths)
     parquet = [path for path in files if _is_parquet(path)]
+    refuse_names(parquet)
     if folder:
         parquet = [path for path in parquet if not _is_foreign(path)]
         files = [path for path in files if path in parquet or not _is_parquet(path)]

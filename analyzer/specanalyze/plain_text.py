@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _OBEYED: Final = r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
-_PATTERN: Final = re.compile(_OBEYED)
+_PATTERN: Final = re.compile(f"{_OBEYED[:-1]}\ud800-\udfff]")
+"""And what is half a character: a file's name in another encoding than UTF-8, as Python reads it."""
 
 
 def plain(text: str) -> str:

@@ -12,6 +12,7 @@ import polars as pl
 
 from specanalyze import cycle_log, node_map
 from specanalyze.event_frame import main_thread, table
+from specanalyze.input_path import is_file
 from specanalyze.recordings import rank_in_name
 from specanalyze.trace import RankTrace
 from specschema.errors import UsageError
@@ -47,7 +48,7 @@ def find(trace: Path, rank: int, ranks: Collection[int], cycles: Path | None, no
     beside: dict[str, Path | None] = dict.fromkeys(SUFFIXES)
     if _JSON.search(trace.name):  # a trace.parquet already holds what its importer found beside the JSON
         paths = {suffix: trace.with_name(_JSON.sub("", trace.name) + suffix) for suffix in SUFFIXES}
-        beside = {suffix: path if path.is_file() else None for suffix, path in paths.items()}
+        beside = {suffix: path if is_file(path) else None for suffix, path in paths.items()}
     return Sidecars(
         cycles=beside[cycle_log.SUFFIX],
         other_cycles=_of_rank(cycles, rank, ranks),
@@ -58,13 +59,13 @@ def find(trace: Path, rank: int, ranks: Collection[int], cycles: Path | None, no
 def _of_rank(named: Path | None, rank: int, ranks: Collection[int]) -> Path | None:
     if named is None:
         return None
-    if not named.is_file():
+    if not is_file(named):
         raise UsageError(f"{named}: no such file")
     told = rank_in_name(named.name)
     if told is None or told == rank or len(ranks) == 1:
         return named
     sibling = named.with_name(re.sub(rf"((?:TP|rank)[-_]?){told}(?!\d)", rf"\g<1>{rank}", named.name, count=1))
-    return sibling if sibling.is_file() else None
+    return sibling if is_file(sibling) else None
 
 
 def add(trace: RankTrace, files: Sidecars) -> tuple[RankTrace, list[str]]:

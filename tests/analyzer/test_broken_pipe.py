@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,34 @@ def test_an_error_that_nobody_reads_keeps_its_exit_code(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait() == 2
+
+
+@pytest.mark.parametrize("more", [["--top", "200"], ["--json"], ["--top", "1"]])
+def test_a_full_disk_is_said_and_fails(tmp_path: Path, more: list[str]) -> None:
+    """However much is printed: a little is written when the command ends, much while it prints."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    trace = sweep_recording(2, cycles=20, traced=5).write(tmp_path)
+    command = [sys.executable, "-m", "specanalyze", "kernels", str(trace), *more]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: the output could not be written: No space left on device\n"
+
+
+def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
+    trace = sweep_recording(2, cycles=20, traced=5).write(tmp_path)
+    line = f'"{sys.executable}" -m specanalyze breakdown "{trace}" >&-'
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_locale_without_our_signs_shows_others(tmp_path: Path, encoding: str) -> None:
+    trace = sweep_recording(2, cycles=20, traced=5).write(tmp_path)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    for more, holds in ([], b"verify"), (["--json"], b'"verify"'):
+        command = [sys.executable, "-m", "specanalyze", "breakdown", str(trace), *more]
+        done = subprocess.run(command, capture_output=True, env=environment, check=False)
+        assert (done.returncode, b"Traceback" in done.stderr, holds in done.stdout) == (0, False, True)
+        done.stdout.decode(encoding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,21 @@ def test_force_stands_where_it_likes(name: str, tmp_path: Path, capsys: pytest.C
         assert run([name, "absent.parquet", *MORE.get(name, []), *more]) == 2
         assert "no such file" in capsys.readouterr().err
     assert kept.read_text() == "kept"
+
+
+def test_a_place_where_nothing_can_be_written_is_found_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """/proc lets a directory be listed and searched, by root even be called writable, and no file be made."""
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no /proc on this system")
+    for name in COMMANDS:
+        code, said = outcome(name, Path(f"/proc/out{ENDINGS.get(name, '.csv')}"), capsys)
+        assert (code, said.count("\n"), "nothing can be written there" in said) == (2, 1, True)
+
+
+def test_a_table_gets_a_name_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = Path(__file__).parents[2] / "samples" / "embedded_tp2.parquet"
+    for ending in (b".csv", b".parquet"):
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/table-\xff" + ending))
+        assert run(["env", str(sample), "-o", str(path)]) == 0
+        assert path.stat().st_size > 0
+    capsys.readouterr()

@@ -38,3 +38,20 @@ def test_a_narrow_terminal_loses_spare_columns_and_says_so(monkeypatch: pytest.M
 def test_a_path_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "48")
     assert printed(48, first="path", spare=("p90 us",))[2] == "…::dev::finalize::KernelParams>  verify  123.456"
+
+
+@pytest.mark.parametrize("width", [40, 45, 60])
+def test_numbers_are_whole_or_absent_however_narrow(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 40 columns 0.840 was printed as 0.84, and 1012.345 would have been 1012."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = [("", "left"), *((f"figure {n}", "right") for n in range(6)), ("", "left")]
+    rows = [["allreduce (exposed)", *(f"{n}{n}12.345" for n in range(1, 7)), "█████"]]
+    out = io.StringIO()
+    Console(file=out, width=width).print(table("t", columns, rows))
+    lines = out.getvalue().splitlines()
+    shown = [word for line in lines[2:] for word in line.split() if word[:1].isdigit() and "." in word]
+    assert shown != []
+    assert set(shown) <= set(rows[0])
+    said = " ".join(" ".join(lines).split())
+    assert f"no room at {width} columns for: figure" in said
+    assert all(f"figure {n}" in said for n in range(6))

@@ -72,11 +72,13 @@ def env(
         columns = [("name", "left"), ("value", "left")]
         kept, said = shown(pairs)
         console().print(f"{trace.name}: what ran", style="bold")
-        for section in sorted(sections, key=lambda name: name != "environment"):
+        for section in sorted(
+            (name for name, value in sections.items() if value), key=lambda name: name != "environment"
+        ):
             own = [(n.removeprefix(section).removeprefix("."), v) for n, v in kept if n.startswith(section)]
             console().print(table(section, columns, own))
         notes(console(), said)
-        if "environment" not in sections:
+        if not sections.get("environment"):
             console().print("the trace does not say what it ran on; the collector records it")
 
     deliver(

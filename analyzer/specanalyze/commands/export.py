@@ -19,6 +19,7 @@ from specanalyze.commands.options import (
     open_for,
     phase_map_of,
 )
+from specanalyze.commands.output_path import refuse_unwritable
 
 
 def export(
@@ -51,6 +52,7 @@ def export(
     from specanalyze.export_events import parse_cycles
 
     refuse_name(to, output, force=force)
+    refuse_unwritable(output)
     wanted = parse_cycles(cycles)
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, node_map=node_map, salvage=salvage, device=device)

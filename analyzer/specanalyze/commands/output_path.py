@@ -22,14 +22,27 @@ def refuse_output(path: Path, endings: tuple[str, ...], *, force: bool = False) 
     """
     if path.suffix not in endings:
         raise UsageError(f"--output {path}: the name must end in {' or '.join(endings)}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UsageError(f"--output {path}: there is no folder {path.parent}")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"--output {path} is a folder; name a file in it")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise UsageError(f"{path} exists; choose another name or give --force")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"--output {path}: the folder {path.parent} can't be written")
+    refuse_unwritable(path)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Try to make a file beside it, as whoever writes it will.
+
+    Raises:
+        UsageError: that fails: a read-only or full file system, no permission, too long a name.
+    """
+    probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        raise UsageError(f"--output {path}: nothing can be written there: {error.strerror or error}") from None
 
 
 def table_output(ctx: Any, path: Path | None) -> Path | None:

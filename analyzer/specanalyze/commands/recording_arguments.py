@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,9 +33,8 @@ def paths_of(recording: str) -> list[Path]:
     """
     from specschema.errors import UsageError
 
-    path = Path(recording)
-    if path.exists() or not any(sign in recording for sign in "*?["):
-        return [path]
+    if not any(sign in recording for sign in "*?[") or os.path.exists(recording):
+        return [Path(recording)]
     import glob
 
     found = sorted(Path(name) for name in glob.glob(recording))

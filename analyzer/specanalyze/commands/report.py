@@ -85,6 +85,8 @@ def report(
     traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]
     plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device)
     steps = None if values is None else [v.strip() for v in values.split(",")]
+    if steps is not None and (len(steps) != len(traces) or not all(v.isdigit() for v in steps)):
+        raise UsageError(f"--values {values}: give one number of draft steps for each of the {len(traces)} recordings")
     result = build_report(
         traces, baseline=plain, accept_differences=accept_differences, values=steps, phase_map=mapping
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from specanalyze.plain_text import plain
 from specschema.errors import UsageError
 
 
@@ -24,16 +25,18 @@ def write_table(table: pl.DataFrame, path: Path, force: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if path.suffix == ".parquet":
-            table.write_parquet(temporary, compression="zstd")
+            with temporary.open("xb") as file:  # polars itself opens names in UTF-8 only
+                table.write_parquet(file, compression="zstd")
         else:
             flat = table.with_columns(
                 pl.col(name).list.eval(pl.element().cast(pl.String)).list.join(" ")
                 for name, kind in table.schema.items()
                 if isinstance(kind, pl.List)
             )
-            flat.write_csv(temporary)
+            with temporary.open("xb") as file:
+                flat.write_csv(file)
         os.replace(temporary, path)
-        sys.stderr.write(f"{path}: {table.height} rows of {table.width} columns\n")
+        sys.stderr.write(f"{plain(str(path))}: {table.height} rows of {table.width} columns\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     finally:

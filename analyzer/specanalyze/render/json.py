@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 
@@ -19,4 +20,9 @@ def _clean(value: Any) -> Any:
 
 def dumps(document: Any) -> str:
     """One JSON document, indented, non-finite numbers as null (JSON has no other word for them)."""
-    return json.dumps(_clean(document), indent=1, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_clean(document), indent=1, ensure_ascii=not utf8(), allow_nan=False)
+
+
+def utf8() -> bool:
+    """Whether stdout takes every character."""
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"

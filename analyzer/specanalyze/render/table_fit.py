@@ -1,7 +1,8 @@
 """How a table survives a narrow terminal: which columns go, and which one gives way.
 
 rich narrows every column that may wrap, to nothing if need be: at 80 columns names became one letter a line and whole
-columns vanished. Numbers must stay whole, so columns named as spare go first, and one text column takes what is left.
+columns vanished. Numbers must stay whole, so columns named as spare go first, and one text column takes what is left; where
+that is not enough, others go as well.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def fit(
         needed = 0 if elastic is None else widths[elastic]
         if room >= needed or (room >= LEAST * 2 and header == (spare[-1] if spare else None)):
             break
+    least = min(LEAST, needed)
+    while room < least:  # cut numbers would be other numbers: whole columns go, bars first, then from the right
+        others = [at for at in kept[1:] if at != elastic]
+        if len(others) < 2:
+            break
+        gone = next((at for at in reversed(others) if not headers[at]), others[-1])
+        kept.remove(gone)
+        room += widths[gone] + GAP
     if elastic is None or room >= needed:
         return Fit(tuple(kept), elastic, None)
     return Fit(tuple(kept), elastic, max(room, min(LEAST, needed)))
