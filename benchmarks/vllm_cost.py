@@ -34,9 +34,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-TOKENS: Final = 500
+TOKENS: Final = 300
 SKIPPED: Final = 30  # steps at the start of a turn
-INSIDE_GENERATIONS: Final = 4
+INSIDE_GENERATIONS: Final = 3
 STATES: Final = ("absent", "control", "idle", "phases")
 PICKS: Final = 4000
 
