@@ -30,6 +30,9 @@ DECLARATION = re.compile(r"`([^`\n]*<!\[[^`\n]*)`")
 """Inline code that holds ``<![`` (a regular expression's lookbehind): Python's HTML parser takes it for a declaration and fails."""
 LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?P<after>\))")
 
+WHOLE_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\[]*)\]\((?P<target>[^)#\s:]+)(?:#[^)\s]*)?\)")
+"""A link to a file of the repository that is no page of the site becomes the file's name: there is nothing to lead to."""
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie outside docs/."""
@@ -52,7 +55,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return found[0]
         return f"{found['before']}{inside}{found['anchor'] or ''}{found['after']}"
 
-    return LINK.sub(turn, DECLARATION.sub(_entities, markdown))
+    def name(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(home), found["target"]))
+        if path in OUTSIDE or path.startswith("docs/") or not (ROOT / path).exists():
+            return found[0]
+        told = found["text"].strip("`").endswith(posixpath.basename(path))
+        return found["text"] if told else f"{found['text']} (`{path}`)"
+
+    return LINK.sub(turn, WHOLE_LINK.sub(name, DECLARATION.sub(_entities, markdown)))
 
 
 def _entities(found: re.Match[str]) -> str:

@@ -126,8 +126,10 @@ def weigh(
     """``break_even`` on cycles that are at hand already.
 
     Args:
-        trace, baseline: the recordings.
-        cycles, plain: their cycles, columns of ``cycles.CYCLE_SCHEMA`` at least.
+        trace: the recording.
+        cycles: its cycles, columns of ``cycles.CYCLE_SCHEMA`` at least.
+        baseline: plain decoding on the same server.
+        plain: its cycles.
         accept_differences: as ``break_even``.
 
     Raises:
