@@ -10,7 +10,8 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.activities import Activities, cut_impossible, join_activities
+from specanalyze.activities import Activities, class_of_look, cut_impossible, join_activities
+from specanalyze.collectives import group_ranks
 from specanalyze.ranges import recognised_ranges
 from specschema.phases import BUCKETS, PHASE_KEYS, WHOLE_REPLAY
 
@@ -45,6 +46,28 @@ def test_streams_of_two_devices_are_not_one() -> None:
     ]
     assert joined(*rows).cut == 0
     assert joined(*({**row, "device": 0} for row in rows)).cut == 1
+    # a device that is not told is the first one
+    assert joined(rows[0], *({**row, "device": None} for row in rows[1:])).cut == 1
+
+
+def test_a_stream_is_that_of_its_device() -> None:
+    """The second stream of the first device and the first stream of the second one hold two activities each."""
+    rows = [
+        traces.kernel(MOE, 0, 100, 1, device=0, stream=8),
+        traces.kernel(MOE, 10, 11, 1, device=0, stream=8),
+        traces.kernel(MOE, 20, 21, 1, device=1, stream=7),
+        traces.kernel(MOE, 30, 31, 1, device=1, stream=7),
+        traces.kernel(MOE, 200, 201, 1, device=0, stream=7),
+        traces.kernel(MOE, 200, 201, 1, device=1, stream=8),
+    ]
+    assert joined(*rows).cut == 0
+
+
+def test_an_activity_of_no_length_is_valid() -> None:
+    found = joined(
+        traces.phase("spec.verify", 0, 9), traces.launch("cudaLaunchKernel", 1, 1), traces.kernel(MOE, 5, 5, 1)
+    )
+    assert (len(found), found.invalid) == (1, 0)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -65,7 +88,11 @@ def test_classes_by_kind_name_and_operation(order: int) -> None:
     found = joined(*(row for row, _ in table))
     told = [(BUCKETS[b], bool(known)) for b, known in zip(found.bucket, found.classified, strict=True)]
     assert told == [want for _, want in table]
+    assert not found.by_map.any()  # there is no node map
+    looks = [class_of_look(row["name"], row["kind"], row.get("op")) for row, _ in table]
+    assert [(bucket, known) for bucket, _, known in looks] == told
     subclass = [found.subclasses[code] for code in found.subclass]
+    assert subclass == [finer for _, finer, _ in looks]
     assert [subclass[at] for at, (row, _) in enumerate(table) if row["kind"] != "kernel"] == ["copy", "copy"]
 
 
@@ -77,6 +104,7 @@ def test_of_two_calls_with_one_id_the_earlier_row_counts() -> None:
         traces.launch("cudaGraphLaunch", 10, 5),
         traces.launch("cudaLaunchKernel", 20, 6),  # without an activity
         traces.launch("cudaLaunchKernel", 30, 7),
+        {**traces.launch("cudaLaunchKernel", 35, 0), "correlation": None},
         traces.kernel(MOE, 75, 80, 5),
         traces.kernel(MOE, 71, 72, 5),
         traces.kernel(MOE, 40, 41, 7),
@@ -106,3 +134,19 @@ def test_a_call_of_another_thread_is_outside_every_range() -> None:
         *(traces.kernel(MOE, 60 + 10 * n, 65 + 10 * n, n) for n in (1, 2, 3, 4, 5)),
     )
     assert [PHASE_KEYS[p] for p in joined(*rows).phase] == ["verify", "outside", "outside", "outside", "verify"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("[0, 1, 2]", [0, 1, 2]),
+        ("[]", None),
+        ("[0]", [0]),
+        ("[0, 1, ..., 7]", None),
+        ("", None),
+        ("[999999999]", [999999999]),
+        ("[0, 1000000000]", None),
+    ],
+)
+def test_ranks_of_a_group(text: str, ranks: list[int] | None) -> None:
+    assert group_ranks(text) == ranks
