@@ -167,6 +167,18 @@ def test_what_lacks_says_which_data_would_fill_it() -> None:
     assert not any("estimate" in row["bar"] for row in values(section(report, "breakdown").figures[0]))
 
 
+def test_a_recording_without_windows_draws_no_host_bars() -> None:
+    """Host ranges and accepts alone: bars of `host` said nothing about a device that nobody watched."""
+    report = build_report([story.first_recording(cycles=60, traced=0).trace()])
+    missing = {s.key: " ".join(s.missing) for s in report.sections if s.missing}
+    assert section(report, "breakdown").figures == ()
+    assert section(report, "breakdown").notes == ()
+    assert "eagle: no device work was recorded, for want of a profiler window" in missing["breakdown"]
+    assert section(report, "timeline").notes == ()
+    assert report.headlines[0].observing == "nothing: no profiler window"
+    assert report.findings[0].missing is not None
+
+
 def test_a_stale_baseline_gives_no_verdict_unless_told() -> None:
     recording, baseline = story.tuned_recording(), story.baseline_recording(15_900_000, False)
     refused = build_report([recording.trace()], baseline=baseline.trace())

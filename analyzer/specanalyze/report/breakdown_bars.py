@@ -8,6 +8,7 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
+from specanalyze.breakdown_warnings import NO_DEVICE_WORK
 from specanalyze.calibration import Calibration, calibrate
 from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.render.terminal import milliseconds, percent
@@ -50,13 +51,17 @@ def breakdown_section(recordings: Sequence[Recorded]) -> Section:
     """Bars of all ranks of all recordings, mean ms an instance of the main phase."""
     drawn: list[dict[str, Any]] = []
     cells: list[list[str]] = []
-    notes = [
+    notes: list[str] = []
+    how = (
         "Each bar is the mean over the phase's wholly recorded instances; its slices partition the phase's device timeline exactly, "
         "so they sum to it. Allreduce is the exposed part; communication hidden under compute costs nothing here."
-    ]
+    )
     missing = []
     for recorded in recordings:
         phase = recorded.main_phase
+        if not any(rank.device_ns for rank in recorded.ranks):
+            missing.append(f"{recorded.label}: {NO_DEVICE_WORK}")
+            continue
         for rank in recorded.ranks:
             means = _means(rank, phase)
             name = f"{recorded.label} · rank {rank.key}"
@@ -91,7 +96,7 @@ def breakdown_section(recordings: Sequence[Recorded]) -> Section:
         f"Where {main}'s time goes",
         "Graph replay, allreduce, MoE, attention, GEMM or the rest?",
         figures,
-        tuple(notes),
+        (how, *notes) if drawn else (),
         tuple(missing),
     )
 

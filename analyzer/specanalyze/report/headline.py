@@ -77,7 +77,6 @@ def _headline(recorded: Recorded, base: Recorded | None, accept_differences: boo
         cycle = clock_of(recorded.label, phases.cycles.filter(pl.col("rank").is_in(phases.counted)))
     except TraceError:
         cycle = None
-    effect = recorded.overhead.effect if recorded.overhead else None
     verdict, tone = _verdict(recorded, base, accept_differences)
     speculates = recorded.main_phase == "verify"
     length = phases.accept_length if speculates else None
@@ -91,7 +90,7 @@ def _headline(recorded: Recorded, base: Recorded | None, accept_differences: boo
         "–" if cycle is None else f"{cycle.median_ns.value / 1e6:.2f}",
         _clock(recorded, cycle, speculates),
         _together(recorded, cycle),
-        "unknown" if effect is None else f"{effect.value:+.0%} a cycle",
+        _observing(recorded),
         f"{len(recorded.ranks)} rank{'s' if len(recorded.ranks) != 1 else ''}",
         verdict,
         tone,
@@ -107,6 +106,14 @@ def _clock(recorded: Recorded, cycle: Clock | None, speculates: bool) -> str:
     if not cycle.traced:
         kind = f"{cycle.cycles} untraced cycles" + (" of another run" if recorded.phases.another_run else "")
     return f"tok/s = {'accept length' if speculates else 'one token'} / median of {kind}"
+
+
+def _observing(recorded: Recorded) -> str:
+    """What observing cost a cycle."""
+    effect = recorded.overhead.effect if recorded.overhead else None
+    if effect is not None:
+        return f"{effect.value:+.0%} a cycle"
+    return "unknown" if any(rank.device_ns for rank in recorded.ranks) else "nothing: no profiler window"
 
 
 def _together(recorded: Recorded, cycle: Clock | None) -> str:

@@ -128,7 +128,7 @@ def _timelines(recordings: Sequence[Recorded], phase_map: Mapping[str, str] | No
         "One real cycle",
         "What did host, launches, streams and collectives do in one cycle?",
         tuple(figures),
-        notes,
+        notes if figures else (),
         tuple(missing),
     )
 

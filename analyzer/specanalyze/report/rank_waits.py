@@ -20,7 +20,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
     if len(recorded.ranks) < 2:
         return f"{recorded.label} holds one rank: waiting for the others is unknown, not zero; record or import all ranks of the group"
     if m is None:
-        return f"{recorded.label}: {recorded.why['measured']}"
+        return recorded.why["measured"]
     if m.waits is None or not m.waits.collectives.height:
         reasons = "; ".join(m.waits.reasons) if m.waits is not None else "no window was recorded on all ranks"
         return f"{recorded.label}: no collective could be matched across ranks ({reasons or 'no communication kernel was recorded'})"

@@ -117,7 +117,7 @@ def measured_of(recorded: Recorded) -> Measured:
         TraceError: it cannot tell; with the reason.
     """
     if recorded.measured is None:
-        raise TraceError(f"{recorded.label}: {recorded.why['measured']}")
+        raise TraceError(recorded.why["measured"])
     return recorded.measured
 
 
