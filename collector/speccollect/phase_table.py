@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from specschema.events import DEVICE_KINDS
+from specschema.events import DEVICE_KINDS, EVENT_SCHEMA
 from specschema.phases import LEAF_PHASES, range_name
 
 _COLUMNS: Final = (
@@ -65,7 +65,8 @@ def phase_table(path: Path) -> PhaseTable | None:
         return None
     wanted_kinds = ["cycle", "phase", "launch", *DEVICE_KINDS]
     filters = [("rank", "==", rank), ("kind", "in", wanted_kinds)]
-    rows = pq.read_table(path, columns=list(_COLUMNS), filters=filters).unify_dictionaries()
+    schema = EVENT_SCHEMA.remove_metadata()  # a rank's own file leaves out columns that are null throughout
+    rows = pq.read_table(path, columns=list(_COLUMNS), filters=filters, schema=schema).unify_dictionaries()
     kind, mode = rows["kind"].cast(pa.string()), rows["mode"].cast(pa.string())
     for wanted in ("speculative", "decode"):
         cycles = rows.filter(pc.and_(pc.equal(kind, "cycle"), pc.equal(mode, wanted)))
