@@ -256,7 +256,8 @@ _NSYS_TABLES: Final = (*EVENT_TABLES, *META, STRINGS, "TARGET_INFO_SESSION_START
 def _nsys_rows(dice: Dice, table: str) -> tuple[list[str], list[list[Any]]]:
     columns = [c for c in _NSYS_COLUMNS if c in REQUIRED.get(table, ()) or not dice.one_in(3)]
     if dice.one_in(20):
-        columns = columns[: dice.below(len(columns))] or ["start"]
+        columns = columns[: dice.below(max(1, len(columns)))]
+    columns = columns or ["start"]
     wild = dice.one_in(3)
     rows = []
     for row in range(dice.below(6)):
