@@ -15,11 +15,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from speccollect.bracket import Bracket
 from speccollect.engines.vllm_identity import identity_of
+from speccollect.engines.vllm_open_cycle import DRAFTING_MODES, GRAPH_PHASE, Cycle, Gate, extends_first, note_graph
 from speccollect.engines.vllm_requests import RequestLedger
 from speccollect.engines.vllm_step import Step, read_step
 from speccollect.hooking import Recorder, argument
@@ -33,40 +33,9 @@ _LATE: Final = 32
 _LEAF_OF_MODE: Final = {"speculative": "verify", "decode": "decode", "prefill": "prefill", "mixed": "prefill"}
 """Leaf phase that a cycle begins with."""
 
-_DRAFTING_MODES: Final = ("speculative", "decode")
-"""Modes whose cycles part the target from the draft model that follows; a prefill is one leaf with all that it runs."""
-
-_GRAPH_PHASE: Final = {"FULL": "full_graph", "PIECEWISE": "piecewise_graph"}
-"""Sub-phase around a forward that replays CUDA graphs, by vLLM's name of the mode."""
-
 logger: Final = logging.getLogger("speccollect")
 
 Call = Callable[..., Any]
-
-
-@dataclass(slots=True)
-class _Cycle:
-    """The step that the worker is in, and, on the result object, the one it belonged to."""
-
-    recording: int
-    number: int
-    step: Step
-    drafting: bool
-    """Whether phases of the draft model follow the target's."""
-    leaf: str | None = None
-    token: int = -1
-    graph: str | None = None
-    """``FULL`` or ``PIECEWISE`` when the target's forward replays CUDA graphs."""
-    graph_batch_size: int | None = None
-    dispatched: bool = False
-    settled: bool = False
-
-
-@dataclass(slots=True)
-class Gate:
-    """Lets a hook run."""
-
-    armed: bool = False
 
 
 class CycleHooks:
@@ -81,12 +50,12 @@ class CycleHooks:
         self.armed = False
         self.extending = Gate()
         self._recorder = recorder
-        self._cycle: _Cycle | None = None
+        self._cycle: Cycle | None = None
         self._thread = 0
         self._recording = 0
         self._quiet = 0
         self._requests = RequestLedger()
-        self._pending: deque[_Cycle] = deque()
+        self._pending: deque[Cycle] = deque()
 
     # The worker
 
@@ -123,7 +92,7 @@ class CycleHooks:
         """``execute_model(scheduler_output, intermediate_tensors, dummy_run)``: a cycle begins."""
         return Bracket(self._planned, self._executed)
 
-    def _planned(self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Cycle | None:
+    def _planned(self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cycle | None:
         dummy = kwargs.get("dummy_run", args[2] if len(args) > 2 else False)
         if self._quiet or dummy:
             return None
@@ -135,7 +104,7 @@ class CycleHooks:
         self._note_requests(runner, output)
         return cycle
 
-    def _executed(self, cycle: _Cycle, result: Any, failed: bool) -> None:
+    def _executed(self, cycle: Cycle, result: Any, failed: bool) -> None:
         # the last stages sample in a call of their own; a pooling model never does
         if failed or result is not None:
             self._end(cycle)
@@ -145,7 +114,7 @@ class CycleHooks:
         """``sample_tokens(grammar_output)``: samples, drafts, and ends the cycle."""
         return Bracket(self._open_cycle, self._sampled, self)
 
-    def _sampled(self, cycle: _Cycle, result: Any, failed: bool) -> None:
+    def _sampled(self, cycle: Cycle, result: Any, failed: bool) -> None:
         self._end(cycle)
         if failed:
             self._settle(cycle)
@@ -170,9 +139,9 @@ class CycleHooks:
         """
         return Bracket(self._open_cycle, self._dispatched, self)
 
-    def _dispatched(self, cycle: _Cycle, chosen: Any, failed: bool) -> None:
+    def _dispatched(self, cycle: Cycle, chosen: Any, failed: bool) -> None:
         if not failed and not cycle.dispatched:
-            _note_graph(cycle, chosen[0].cg_mode, chosen[0])
+            note_graph(cycle, chosen[0].cg_mode, chosen[0])
 
     def target_forward(self) -> Bracket:
         """V1's ``_model_forward``, with the graph that it replays."""
@@ -183,9 +152,9 @@ class CycleHooks:
         if cycle is None:
             return None
         context = sys.modules["vllm.forward_context"].get_forward_context()
-        _note_graph(cycle, context.cudagraph_runtime_mode, context.batch_descriptor)
+        note_graph(cycle, context.cudagraph_runtime_mode, context.batch_descriptor)
         token = self._recorder.begin_phase("target_forward")
-        return token, None if cycle.graph is None else self._recorder.begin_phase(_GRAPH_PHASE[cycle.graph])
+        return token, None if cycle.graph is None else self._recorder.begin_phase(GRAPH_PHASE[cycle.graph])
 
     def _forward_ended(self, tokens: tuple[int, int | None], result: Any, failed: bool) -> None:
         forward, graph = tokens
@@ -224,16 +193,16 @@ class CycleHooks:
                 drafter (n-gram and suffix matching have no model, a parallel drafter has one forward for everything).
         """
 
-        def before(instance: Any, args: Any, kwargs: Any) -> _Cycle | None:
+        def before(instance: Any, args: Any, kwargs: Any) -> Cycle | None:
             cycle = self._open_cycle(instance, args, kwargs)
             if cycle is None or not cycle.drafting or cycle.leaf is not None:
                 return None
-            first = _extends(instance.drafter) if extends is None else extends
+            first = extends_first(instance.drafter) if extends is None else extends
             self.extending.armed = first
             self._enter(cycle, "draft_extend" if first else "draft")
             return cycle
 
-        def after(cycle: _Cycle, result: Any, failed: bool) -> None:
+        def after(cycle: Cycle, result: Any, failed: bool) -> None:
             self.extending.armed = False
             self._leave(cycle)
 
@@ -258,13 +227,13 @@ class CycleHooks:
 
     # What the wrappers share
 
-    def _begin(self, runner: Any, step: Step) -> _Cycle | None:
+    def _begin(self, runner: Any, step: Step) -> Cycle | None:
         size, context = len(step.request_ids), self._context_tokens(runner, step)
         number = self._opened(self._recorder.begin_cycle(step.mode, size, step.draft_tokens, step.request_ids, context))
         if number < 0:  # the control word said stop
             return None
         speculating = getattr(runner, "speculative_config", None) is not None
-        cycle = _Cycle(self._recording, number, step, speculating and step.mode in _DRAFTING_MODES)
+        cycle = Cycle(self._recording, number, step, speculating and step.mode in DRAFTING_MODES)
         self._cycle, self._thread, self.armed = cycle, threading.get_ident(), True
         if self._pending:
             self._give_up()
@@ -281,28 +250,28 @@ class CycleHooks:
 
     def _context_tokens(self, runner: Any, step: Step) -> int | None:
         """Tokens that the requests have so far, as far as the host has heard; of a prefill nothing is said."""
-        if step.mode not in _DRAFTING_MODES:
+        if step.mode not in DRAFTING_MODES:
             return None
         if runner.vllm_config.scheduler_config.async_scheduling:  # the scheduler counts tokens that may be rejected
             return self._requests.context_tokens(step.request_ids)
         return step.computed_tokens + len(step.request_ids)  # the last token of each is yet to be computed
 
-    def _end(self, cycle: _Cycle) -> None:
+    def _end(self, cycle: Cycle) -> None:
         self._leave(cycle)
         if self._cycle is cycle:
             self._cycle, self.armed, self.extending.armed = None, False, False
         self._recorder.end_cycle(cycle.number, graph_batch_size=cycle.graph_batch_size)
 
-    def _enter(self, cycle: _Cycle, leaf: str) -> None:
+    def _enter(self, cycle: Cycle, leaf: str) -> None:
         cycle.leaf = leaf
         cycle.token = self._recorder.begin_phase(leaf)
 
-    def _leave(self, cycle: _Cycle) -> None:
+    def _leave(self, cycle: Cycle) -> None:
         if cycle.leaf is not None:
             cycle.leaf = None
             self._recorder.end_phase(cycle.token)
 
-    def _open_cycle(self, instance: Any = None, args: Any = None, kwargs: Any = None) -> _Cycle | None:
+    def _open_cycle(self, instance: Any = None, args: Any = None, kwargs: Any = None) -> Cycle | None:
         """The open cycle, seen from the thread that opened it; None in dummy runs, which no cycle encloses."""
         return self._cycle if threading.get_ident() == self._thread else None
 
@@ -319,7 +288,7 @@ class CycleHooks:
                     request.req_id, len(request.prompt_token_ids), request.sampling_params, runner.max_model_len
                 )
 
-    def _commit(self, cycle: _Cycle, output: Any) -> None:
+    def _commit(self, cycle: Cycle, output: Any) -> None:
         """The step's tokens are known: how many each request keeps, and what the verifier accepted."""
         cycle.settled = True
         tokens = getattr(output, "sampled_token_ids", None)
@@ -339,7 +308,7 @@ class CycleHooks:
             for told in self._requests.ended():
                 self._recorder.request_finished(*told)
 
-    def _settle(self, cycle: _Cycle) -> None:
+    def _settle(self, cycle: Cycle) -> None:
         """Nothing more will be heard of the cycle's tokens."""
         if not cycle.settled:
             cycle.settled = True
@@ -353,24 +322,4 @@ class CycleHooks:
                 self._settle(cycle)
 
 
-def _graph_batch_size(step: Step, batch: Any) -> int | None:
-    """Requests that the graph was captured for. A graph that knows only tokens holds as many as its tokens suffice for."""
-    if batch.num_reqs is not None:
-        return int(batch.num_reqs)
-    if step.mode not in _DRAFTING_MODES:
-        return None
-    return max(int(batch.num_tokens) // (1 + step.draft_tokens), len(step.request_ids))
-
-
 def _nothing(state: Any, result: Any, failed: bool) -> None: ...
-
-
-def _note_graph(cycle: _Cycle, mode: Any, batch: Any) -> None:
-    cycle.dispatched = True
-    if mode.name in _GRAPH_PHASE:
-        cycle.graph = mode.name
-        cycle.graph_batch_size = _graph_batch_size(cycle.step, batch)
-
-
-def _extends(drafter: Any) -> bool:
-    return hasattr(drafter, "model_returns_tuple") and not getattr(drafter, "parallel_drafting", False)
