@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 
@@ -146,6 +147,11 @@ def classify_modules(modules: Sequence[tuple[str, str]]) -> list[ModuleClass]:
     Returns:
         One decision each, in order.
     """
+    return list(_decided(tuple(modules)))
+
+
+@lru_cache(maxsize=16)  # every window of every rank asks for the same model's
+def _decided(modules: tuple[tuple[str, str], ...]) -> tuple[ModuleClass, ...]:
     blocks = moe_blocks(modules)
     classes = dict(modules)
     decided = []
@@ -161,4 +167,4 @@ def classify_modules(modules: Sequence[tuple[str, str]]) -> list[ModuleClass]:
             decided.append(_first(IN_ATTENTION, name, class_name))
         else:
             decided.append(_first(ELSEWHERE, name, class_name))
-    return decided
+    return tuple(decided)
