@@ -110,3 +110,21 @@ def test_an_instance_has_its_own_time_and_nothing_of_what_lies_between() -> None
     part = window.partition
     assert part is not None
     assert graph_launch_time(window).sum() == 2  # that of the verify, and the one in no range
+
+
+def test_only_the_start_of_a_range_decides_its_cycle() -> None:
+    assert numbered(
+        ("cycle", 10, 20, 0, 7),
+        ("cycle", 30, 40, 0, 8),
+        ("verify", 19, 31, 0, -1),  # ends in the next cycle
+        ("draft", 12, 14, 0, 0),  # has a number of its own
+    ) == [7, 8, 7, 0]
+    # cycles are counted only where none has a number
+    assert numbered(("cycle", 10, 20, 0, 7), ("cycle", 30, 40, 0, -1), ("draft", 31, 32, 0, -1)) == [7, -1, -1]
+
+
+def test_where_no_range_has_a_number_steps_are_counted() -> None:
+    assert numbered(("verify", 0, 5, 0, -1), ("verify", 10, 15, 0, -1)) == [0, 1]
+    assert numbered(("prefill", 0, 5, 0, -1), ("verify", 10, 15, 0, -1)) == [0, 1]
+    assert numbered(("draft", 0, 100, 0, -1), ("verify", 10, 20, 0, -1)) == [0, 0]  # by their starts, not their ends
+    assert numbered(("draft", 0, 5, 0, 0), ("verify", 10, 15, 0, -1)) == [0, -1]
