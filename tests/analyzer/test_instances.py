@@ -128,3 +128,18 @@ def test_where_no_range_has_a_number_steps_are_counted() -> None:
     assert numbered(("prefill", 0, 5, 0, -1), ("verify", 10, 15, 0, -1)) == [0, 1]
     assert numbered(("draft", 0, 100, 0, -1), ("verify", 10, 20, 0, -1)) == [0, 0]  # by their starts, not their ends
     assert numbered(("draft", 0, 5, 0, 0), ("verify", 10, 15, 0, -1)) == [0, -1]
+
+
+def test_nothing_is_graph_launch_time_without_launches() -> None:
+    (window,) = analyse_rank(
+        traces.rank_trace([traces.phase("spec.verify", 0, 50), traces.kernel("k", 10, 20, None)])
+    ).windows
+    part = window.partition
+    assert part is not None
+    assert graph_launch_time(window).tolist() == [False] * len(part.start)
+    assert instance_table(window).select("start_ns", "end_ns", "graph_launch").rows() == [(0, 50, 0)]
+    rows = [traces.phase("no phase", 0, 50), traces.launch("cudaGraphLaunch", 1, 1), traces.kernel("k", 10, 20, 1)]
+    (without,) = analyse_rank(traces.rank_trace(rows)).windows
+    assert without.partition is None
+    assert graph_launch_time(without).tolist() == []
+    assert instance_table(without).height == 0
