@@ -121,6 +121,7 @@ def test_only_the_start_of_a_range_decides_its_cycle() -> None:
     ) == [7, 8, 7, 0]
     # cycles are counted only where none has a number
     assert numbered(("cycle", 10, 20, 0, 7), ("cycle", 30, 40, 0, -1), ("draft", 31, 32, 0, -1)) == [7, -1, -1]
+    assert numbered(("cycle", 10, 20, 0, 0), ("cycle", 30, 40, 0, -1)) == [0, -1]
 
 
 def test_where_no_range_has_a_number_steps_are_counted() -> None:
