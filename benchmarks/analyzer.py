@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=inputs.CACHE, metavar="FOLDER")
     parser.add_argument("--peers", type=Path, default=inputs.CACHE / "peers", metavar="FOLDER")
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
+    parser.add_argument("--four-gigabytes", action="store_true", help="also 1 GB of JSON.gz and 4 GB of JSON, for memory")
     parser.add_argument("--hundred-million", action="store_true", help="also 100 million events of Parquet (500 MB)")
     given = parser.parse_args()
     rounds = given.rounds or (3 if given.quick else 5)
@@ -127,6 +128,11 @@ def _contests(given: Any, peers: dict[str, Path], rounds: int) -> Iterator[tuple
         yield name, against_peers(name, files, 100 * ranks, rounds) if ranks == 8 else alone(name, files, 100 * ranks)
     big = "1 GB, 1 rank, JSON -> breakdown"
     yield big, against_peers(big, lambda: inputs.kineto(given.data, 1000), 1000, rounds)
+    if given.four_gigabytes:
+        packed = "1 GB, 1 rank, JSON.gz -> breakdown"
+        yield packed, alone(packed, lambda: inputs.kineto(given.data, 1000, compressed=True), 1000)
+        four = "4 GB, 1 rank, JSON -> breakdown"
+        yield four, alone(four, lambda: inputs.kineto(given.data, 4000), 4000)
 
 
 def _rates(given: Any, rounds: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A record batch of trace.parquet as a ``compact_rank.Piece``, without a copy where Arrow's own memory will do."""
+"""A record batch of trace.parquet as a ``rank_collector.Piece``, without a copy where Arrow's own memory will do."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ArrowRows:
 
     @staticmethod
     def joined(parts: Sequence[ArrowRows]) -> pl.DataFrame:
-        """See ``compact_rank.HostRows``."""
+        """See ``rank_collector.HostRows``."""
         frames = []
         # Row groups may differ in columns and types; batches of one do not.
         for _, alike in groupby(parts, key=lambda part: (part.rows.schema, part.constant)):

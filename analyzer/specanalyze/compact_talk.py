@@ -20,7 +20,7 @@ from specanalyze.columns import Ints
 from specanalyze.compact_window import JoinedWindow, Looks
 from specanalyze.native.timeline import Array
 from specanalyze.ranges import PHASE_CODE
-from specanalyze.replay_numbers import counted_calls, placed_in_replays
+from specanalyze.replay_numbers import counted_calls, placed_in_replays, replay_sizes
 from specanalyze.waits import MATCH_PHASES
 from specschema.phases import OUTSIDE, UNATTRIBUTED
 
@@ -37,7 +37,6 @@ class TalkPart:
         look: index into the rank's looks.
         phase: code.
         replay: n-th graph launch call of its phase in the window, -1 outside replays.
-        position: n-th in its replay.
         told: what few rows tell: columns row (index into these arrays) and those of COLLECTIVE_FACTS that occur.
     """
 
@@ -47,7 +46,6 @@ class TalkPart:
     look: Array
     phase: Array
     replay: Array
-    position: Array
     told: pl.DataFrame
 
     def __len__(self) -> int:
@@ -96,10 +94,12 @@ class CompactTalk:
             for code, counts in sizes.items():
                 shift[(part.phase == code) & (part.replay >= 0)] = before.get(code, 0)
                 before[code] = before.get(code, 0) + len(counts)
-            frames.append(self._frame(part, shift))
+            frames.append(self._frame(part, shift, {code: len(counts) for code, counts in sizes.items()}))
         return pl.concat(frames)
 
-    def _frame(self, part: TalkPart, shift: Ints) -> pl.DataFrame:
+    def _frame(self, part: TalkPart, shift: Ints, replays: Mapping[int, int]) -> pl.DataFrame:
+        phase, replay = part.phase.astype(np.int64), part.replay.astype(np.int64)
+        position, _ = placed_in_replays(phase, replay, part.start, replays)
         name = pl.Series("name", self.names, dtype=pl.String).gather(part.look.astype(np.uint32))
         rows = pl.DataFrame({"row": np.arange(len(part), dtype=np.int64)})
         facts = rows.join(part.told, on="row", how="left", maintain_order="left") if part.told.height else rows
@@ -111,9 +111,9 @@ class CompactTalk:
                 "end_ns": part.start + part.length.astype(np.int64),
                 "name": name,
                 "seq": seq.cast(pl.Int64).fill_null(-1),
-                "phase": part.phase.astype(np.int64),
-                "replay": part.replay.astype(np.int64) + shift,
-                "position": part.position.astype(np.int64),
+                "phase": phase,
+                "replay": replay + shift,
+                "position": position,
             }
         )
         more = described(told(facts), name)
@@ -128,26 +128,26 @@ def window_talk(window: JoinedWindow, looks: Looks) -> tuple[TalkPart, dict[int,
         [np.flatnonzero(talks[device.look[low : low + _SLICE]]) + low for low in range(0, max(1, len(device)), _SLICE)]
     )
     call = window.call[index]
-    range_phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE])
-    phase = np.where(call < 0, PHASE_CODE[UNATTRIBUTED], range_phase[window.call_range[call]] if len(calls) else 0)
+    range_phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE]).astype(np.uint8)
+    phase = range_phase[window.call_range[call]] if len(calls) else np.zeros(len(index), dtype=np.uint8)
+    phase[call < 0] = PHASE_CODE[UNATTRIBUTED]
     graph = np.flatnonzero(calls.graph)
     call_phase = np.append(ranges.phase, -1)[window.call_range[graph]]
     codes = [PHASE_CODE[p] for p in MATCH_PHASES]
     number, counts = counted_calls(call_phase, calls.start[graph], codes)
-    replay = np.full(len(index), -1, dtype=np.int64)
+    replay = np.full(len(index), -1, dtype=np.int32)
     if len(graph):
         in_graph = (call >= 0) & calls.graph[call]
         replay[in_graph] = number(calls.start[call[in_graph]])
     start = device.start[index]
-    position, replays = placed_in_replays(phase, replay, start, counts)
+    replays = replay_sizes(phase, replay, counts)
     part = TalkPart(
         window.number,
         start,
         device.length[index],
         device.look[index],
-        phase.astype(np.uint8),
-        replay.astype(np.int32),
-        position.astype(np.int32),
+        phase,
+        replay,
         _told(device.told, index),
     )
     return part, replays

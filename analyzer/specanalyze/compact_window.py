@@ -140,6 +140,7 @@ def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges:
     call = _called(device.id, calls.id)
     device = replace(device, id=np.empty(0, dtype=np.int32))
     call_range = _innermost(compiled, ranges, calls, rank.threads)
+    calls = replace(calls, id=calls.id[:0].copy(), thread=calls.thread[:0].copy())
     first, last, count, latest = passes.extents(call, call_range, len(calls))
     wait = _by_start(count, calls.start)
     replay = wait[calls.graph[wait]]
@@ -230,6 +231,18 @@ def window_sums(window: JoinedWindow, streams: list[int], looks: int) -> WindowS
         replays - kept,
         device.invalid,
         window.cut,
+    )
+
+
+def for_talk(window: JoinedWindow) -> JoinedWindow:
+    """What ``compact_talk.window_talk`` needs of a window that is summed: without the columns of rows and calls that it does not."""
+    return replace(
+        window,
+        device=replace(window.device, stream=window.device.stream[:0].copy()),
+        bucket=window.bucket[:0].copy(),
+        first=window.first[:0].copy(),
+        count=window.count[:0].copy(),
+        wait=window.wait[:0].copy(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of the event table as a ``compact_rank.Piece``."""
+"""Rows of the event table as a ``rank_collector.Piece``."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from specanalyze import json_repair, kineto_scan
 from specanalyze.collectives import group_ranks
-from specanalyze.compact_rank import Collector, CompactRank, OddRowsError
+from specanalyze.compact_rank import CompactRank, OddRowsError
 from specanalyze.event_bounds import LATEST_NS
 from specanalyze.event_frame import empty, main_thread, table
 from specanalyze.event_text import EventText
@@ -25,6 +25,7 @@ from specanalyze.frame_piece import FramePiece
 from specanalyze.kineto_columns import Row, columns, decode
 from specanalyze.kineto_scan import Rows
 from specanalyze.native import collect
+from specanalyze.rank_collector import Collector
 from specanalyze.recording_sections import MOST_RANKS
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
 from specschema.errors import TraceError
@@ -198,7 +199,7 @@ def _streamed(text: EventText[Any], scan: kineto_scan.Scanner) -> Iterator[pl.Da
 
 
 def _summed(frame: pl.DataFrame) -> pl.DataFrame:
-    """Events with the columns that ``compact_rank.Collector`` looks at.
+    """Events with the columns that ``rank_collector.Collector`` looks at.
 
     Raises:
         OddRowsError: device work of several processes, or host rows whose process has no number.

@@ -9,7 +9,7 @@ import polars as pl
 
 from specanalyze.analysis import analyse_rank
 from specanalyze.compact_talk import CompactTalk, window_talk
-from specanalyze.compact_window import Looks, joined_window, window_sums
+from specanalyze.compact_window import Looks, for_talk, joined_window, window_sums
 from specanalyze.cycles import rank_cycles
 from specanalyze.eager_modules import has_module_ranges
 from specanalyze.native import timeline
@@ -72,9 +72,11 @@ def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | Non
         window = joined_window(compiled, rank, number, recognised_ranges(rows, phase_map), looks)
         windows.append(window_sums(window, rank.streams, len(rank.looks)))
         if talks:
+            window = for_talk(window)
             part, sizes = window_talk(window, looks)
             parts.append(part)
             replays.append(sizes)
+        del window
     events = RankTrace(rank.key, rank.rank, rank.source, rank.events, rank.host, world_size=rank.world_size)
     names = [name for name, _, _ in rank.looks]
     return RankResult(

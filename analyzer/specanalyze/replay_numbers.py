@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specanalyze.columns import Ints
+
+Array: TypeAlias = NDArray[Any]
 
 
 def counted_calls(
@@ -61,3 +65,13 @@ def placed_in_replays(
         position[members] = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         replays[code] = sizes
     return position, replays
+
+
+def replay_sizes(phase: Array, replay: Array, counts: Mapping[int, int]) -> dict[int, Ints]:
+    """Phase code -> kernels of each replay; the arguments are those of ``placed_in_replays``, in integers of any width."""
+    replay[~np.isin(phase, list(counts))] = -1
+    inside = replay >= 0
+    return {
+        code: np.bincount(replay[inside & (phase == code)], minlength=count).astype(np.int64)
+        for code, count in counts.items()
+    }

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from timelines import KERNELS, some_rows
 
 from specanalyze.breakdown import break_down
-from specanalyze.compact_rank import Collector, CompactRank, OddRowsError
+from specanalyze.compact_rank import CompactRank, OddRowsError
 from specanalyze.compact_talk import CompactTalk
 from specanalyze.event_frame import table
 from specanalyze.frame_piece import FramePiece
 from specanalyze.load import open_trace
 from specanalyze.native import collect, timeline
+from specanalyze.rank_collector import Collector
 from specanalyze.rank_result import RankResult, rank_result
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.trace_files import read_trace, write_trace

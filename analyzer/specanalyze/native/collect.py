@@ -1,4 +1,4 @@
-"""The compiled half of ``compact_rank.Collector``: takes batches of rows apart into narrow columns; see collect.c."""
+"""The compiled half of ``rank_collector.Collector``: takes batches of rows apart into narrow columns; see collect.c."""
 
 from __future__ import annotations
 
