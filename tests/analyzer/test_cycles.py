@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 import traces
 
-from specanalyze.cycles import CYCLE_SCHEMA, STAMP_SCHEMA, cycle_table, phase_stamps, replicas
+from specanalyze.cycles import CYCLE_SCHEMA, STAMP_SCHEMA, control_is_another_run, cycle_table, phase_stamps, replicas
+from specanalyze.trace import RankTrace
 
 
 def cycle(number: int | None, start: int, end: int, **more: Any) -> dict[str, Any]:
@@ -138,3 +139,94 @@ def test_tensor_parallel_ranks_count_once_and_data_parallel_ranks_each() -> None
     assert replicas(told, cycle_table(told)) == ["0", "3"]
     apart = dataclasses.replace(recording, metadata={"ranks": [{"rank": n, "data": n} for n in range(4)]})
     assert replicas(apart, cycle_table(apart)) == ["0", "1", "2", "3"]
+
+
+def apart(gap_ns: int, step_ns: int, rank: str = "0") -> pl.DataFrame:
+    """Three traced cycles, and three untraced ones so long after the last of them."""
+    starts = [n * step_ns for n in range(3)]
+    starts += [starts[-1] + gap_ns + n * step_ns for n in range(3)]
+    rows = [
+        {"rank": rank, "window": 0 if n < 3 else None, "start_ns": start, "dur_ns": step_ns - 1, "step_ns": step_ns}
+        for n, start in enumerate(starts)
+    ]
+    return pl.DataFrame(rows, schema={name: CYCLE_SCHEMA[name] for name in rows[0]})
+
+
+def test_a_control_of_another_run_is_told_by_its_distance() -> None:
+    """More than a second away, and more than fifty cycles."""
+    ms = 1_000_000
+    for step, gap, other in (
+        (1 * ms, 1000 * ms, False),
+        (1 * ms, 1000 * ms + 1, True),
+        (40 * ms, 2000 * ms, False),
+        (40 * ms, 2000 * ms + 1, True),
+    ):
+        assert control_is_another_run(apart(gap, step)) is other, (step, gap)
+    assert not control_is_another_run(apart(5000 * ms, ms).filter(pl.col("window").is_null()))
+    assert not control_is_another_run(apart(5000 * ms, ms).filter(pl.col("window").is_not_null()))
+    # every rank that has both: one that lies close is enough for "the same run", one that has no control says nothing
+    far, near = apart(5000 * ms, ms, "0"), apart(5 * ms, ms, "1")
+    alone = apart(5 * ms, ms, "2").filter(pl.col("window").is_not_null())
+    assert not control_is_another_run(pl.concat([far, near]))
+    assert control_is_another_run(pl.concat([alone, far]))
+    # without steps the length of a cycle is its measure, and one long cycle does not move a median
+    long = apart(1100 * ms, 20 * ms).with_columns(step_ns=pl.lit(None, pl.Int64))
+    assert control_is_another_run(long)
+    odd = apart(1100 * ms, 20 * ms).with_columns(step_ns=pl.Series([20 * ms] * 5 + [500 * ms]))
+    assert control_is_another_run(odd)
+    lengths = odd.with_columns(step_ns=pl.lit(None, pl.Int64), dur_ns=pl.col("step_ns"))
+    assert control_is_another_run(lengths)
+
+
+def test_ranks_agree_cycle_by_cycle_where_no_ids_are_known() -> None:
+    def of(rank: int, *rows: tuple[int, int | None, list[int] | None]) -> RankTrace:
+        return traces.rank_trace(
+            [
+                cycle(n, 10 * at, 10 * at + 8, mode="speculative", accept_lengths=a, window=w)
+                for at, (n, w, a) in enumerate(rows)
+            ],
+            rank=rank,
+        )
+
+    def chosen(*ranks: RankTrace) -> list[str]:
+        trace = traces.trace(*ranks)
+        return replicas(trace, cycle_table(trace))
+
+    one = of(0, (1, None, [2]), (2, None, [3]), (3, 0, [1]))
+    assert chosen(one, of(1, (1, None, [2]), (2, None, [3]), (3, 0, [1]))) == ["0"]
+    assert chosen(one, of(1, (1, None, [2]), (2, None, [4]), (3, 0, [1]))) == ["0", "1"]  # one accept differs
+    assert chosen(one, of(1, (2, None, [3]), (9, None, [7]))) == ["0"]  # of the cycles that both have
+    assert chosen(one, of(1, (7, None, [2]), (8, None, [3]))) == ["0", "1"]  # they share no cycle
+    assert chosen(one, of(1, (1, 0, [2]), (2, 0, [3]))) == [
+        "0",
+        "1",
+    ]  # a traced cycle is not an untraced one of that number
+    fewer = of(1, (1, None, [2]), (2, None, None), (3, 0, None))
+    assert chosen(of(0, (1, None, [2]), (2, None, None)), of(1, (1, None, [2]), (2, None, None), (3, 0, [4]))) == ["1"]
+    assert chosen(one, fewer) == ["0", "1"]
+
+
+def test_a_cycle_range_inside_another_of_its_thread_is_no_cycle() -> None:
+    rows = (
+        cycle(1, 0, 20, mode="speculative"),
+        cycle(2, 5, 20, mode="speculative"),  # nested, to the same end
+        cycle(3, 5, 10, mode="speculative", tid=2),  # another thread's
+        cycle(4, 20, 30, mode="speculative"),
+        cycle(5, 30, 30, mode="speculative"),  # of no length, at the end of the one before
+        cycle(6, 31, 31, mode="speculative"),
+    )
+    assert table(*rows)["cycle"].sort().to_list() == [1, 3, 4, 6]
+
+
+def test_a_phase_that_begins_at_the_end_of_a_cycle_is_not_in_it() -> None:
+    found = table(
+        cycle(0, 0, 10),
+        cycle(1, 10, 20),
+        traces.phase("spec.verify", 10, 15),
+        cycle(2, 20, 30),
+        traces.phase("spec.decode", 29, 35),
+        cycle(3, 40, 50, draft_tokens=0),
+        cycle(4, 60, 70, draft_tokens=1),
+        cycle(5, 80, 90, accepted_draft_tokens=[0]),
+    )
+    assert found["mode"].to_list() == [None, "speculative", "decode", None, "speculative", "speculative"]
