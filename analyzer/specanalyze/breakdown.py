@@ -10,7 +10,7 @@ import polars as pl
 
 from specanalyze.advice import CYCLES, advice
 from specanalyze.breakdown_warnings import breakdown_warnings
-from specanalyze.compact_talk import CompactTalk, replay_sums
+from specanalyze.compact_talk import CompactTalk, ReplaySums, replay_sums
 from specanalyze.engines.engine import each_rank
 from specanalyze.rank_breakdown import RankBreakdown
 from specanalyze.rank_result import RankResult, rank_result
@@ -47,7 +47,7 @@ class Breakdown:
         return match(self.talk)
 
     @cached_property
-    def _sums(self) -> Mapping[tuple[str, str], pl.DataFrame] | None:
+    def _sums(self) -> ReplaySums | None:
         compact = [talk for talk in self.talk if isinstance(talk, CompactTalk)]
         return replay_sums(compact) if len(compact) == len(self.talk) else None
 
@@ -55,13 +55,13 @@ class Breakdown:
         """Waiting and transfer of one rank in each replay of a phase: see ``wait_table.by_replay``."""
         if self._sums is None:
             return by_replay(self.waits, rank, phase)
-        return self._sums.get((rank, phase), pl.DataFrame(schema=SHARES_SCHEMA))
+        return self._sums.tables.get((rank, phase), pl.DataFrame(schema=SHARES_SCHEMA))
 
     @property
     def has_matches(self) -> bool:
         """Whether any collective could be matched across ranks, void ones included."""
-        if self._sums:
-            return True
+        if self._sums is not None:
+            return bool(self._sums)
         return self.waits is not None and self.waits.collectives.height > 0
 
     @property

@@ -161,17 +161,30 @@ def _told(facts: pl.DataFrame, index: Ints) -> pl.DataFrame:
     return facts.join(places, on="row", how="inner").drop("row").rename({"place": "row"}).sort("row")
 
 
-def replay_sums(ranks: Sequence[CompactTalk]) -> Mapping[tuple[str, str], pl.DataFrame] | None:
+@dataclass(frozen=True)
+class ReplaySums:
+    """Waiting and transfer summed by replay.
+
+    Attributes:
+        tables: (rank key, phase) -> the table of ``wait_table.by_replay``, where it has rows.
+        matched: collectives matched across ranks, void ones included.
+    """
+
+    tables: dict[tuple[str, str], pl.DataFrame]
+    matched: int
+
+
+def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
     """Waiting and transfer of each rank in each replay, where only the order in the replays can match collectives.
 
-    Returns:
-        (rank key, phase) -> the table of ``wait_table.by_replay``; None where it takes more to match them.
+    None where it takes more to match them, and with one rank.
     """
     if len(ranks) < 2 or not all(rank.is_plain for rank in ranks):
         return None
     if len({tuple(part.window for part in rank.parts) for rank in ranks}) > 1:
         return None
     sums: dict[tuple[str, str], pl.DataFrame] = {}
+    matched = 0
     for phase in MATCH_PHASES:
         code = PHASE_CODE[phase]
         by_window = [[sizes.get(code, _NONE) for sizes in rank.part_replays] for rank in ranks]
@@ -185,7 +198,8 @@ def replay_sums(ranks: Sequence[CompactTalk]) -> Mapping[tuple[str, str], pl.Dat
         counts = np.stack([np.concatenate(windows) for windows in by_window])
         same = (counts == counts[0]).all(axis=0) & (counts[0] > 0)
         sums |= _phase_sums(ranks, phase, same, counts[0])
-    return sums
+        matched += int(counts[0][same].sum())
+    return ReplaySums(sums, matched)
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
@@ -212,7 +226,7 @@ def _phase_sums(
     for rank, (_, length) in zip(ranks, rows, strict=True):
         wait = _by_replay(np.where(used, length - shortest, 0), bounds)
         table = {"replay": replays[kept], "wait_ns": wait[kept], "transfer_ns": transfer[kept]}
-        if kept.any():
+        if len(replays):  # matched, even where every match is void
             sums[rank.key, phase] = pl.DataFrame(table)
     return sums
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,27 @@ def test_waiting_is_summed_as_the_matched_table_has_it(tmp_path: Path) -> None:
             shown += table_of.height
     assert shown == 8
     assert result.has_matches
+    assert "waits" not in vars(result), "the table of collectives was made"
+
+
+def test_void_matches_are_matches(tmp_path: Path) -> None:
+    """Ends that contradict every match: nothing to show, and the report still says what waiting would be."""
+    sources = []
+    for number in range(2):
+        rows = [
+            traces.phase("spec.verify", 0, 1000),
+            traces.launch("cudaGraphLaunch", 10, 1),
+            traces.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", 100 + 300 * number, 150 + 300 * number, 1),
+        ]
+        events = traces.events(rows).with_columns(rank=pl.lit(number, dtype=pl.Int32))
+        read = partial(RankTrace, str(number), number, "made", events)
+        sources.append(RankSource(str(number), "made", read))
+    path = tmp_path / "trace.parquet"
+    write_trace(Trace("made", tuple(sources)), path)
+    result = break_down(read_trace([path]))
+    assert result.has_matches
+    assert not result.waiting("0", "verify").height
+    assert "waits" not in vars(result), "the table of collectives was made"
+    want = match(result.talk)
+    assert want is not None
+    assert (want.voided, want.collectives.height) == (1, 2)
