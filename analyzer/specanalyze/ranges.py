@@ -116,8 +116,9 @@ def recognised_ranges(events: pl.DataFrame, phase_map: Mapping[str, str] | None 
     rows = of_kind(events, ("phase", "cycle"))
     codes, names = factorize(rows, "name")
     phases = recognise(names, phase_map)
-    phase_of_name = np.array([-1 if p is None else PHASE_CODE[p] for p in phases], dtype=np.int64)
-    phase = phase_of_name[codes] if len(names) else np.empty(0, dtype=np.int64)
+    # the last one is that of a range without a name
+    phase_of_name = np.array([*(-1 if p is None else PHASE_CODE[p] for p in phases), -1], dtype=np.int64)
+    phase = phase_of_name[codes]
     start, duration = integers(rows, "start_ns", 0), integers(rows, "dur_ns", -1)
     keep = np.flatnonzero((phase >= 0) & (duration >= 0))
     phase, start, end = phase[keep], start[keep], (start + duration)[keep]

@@ -307,6 +307,14 @@ def test_kernels_without_a_name_are_unclassified(tmp_path: Path) -> None:
     assert json.loads(result.output)["ranks"]["0"]["phases"]["verify"]["buckets_ns"]["other_compute"] == 5
 
 
+def test_ranges_without_a_name_are_no_phases(tmp_path: Path) -> None:
+    """Where no row had a name, the compiled passes met an index into nothing (found by fuzzing)."""
+    rows = pq.read_table(parquet(tmp_path)).num_rows
+    result = held(run("breakdown", parquet(tmp_path, {"name": [None] * rows})))
+    assert result.code == 1
+    assert "no phase ranges" in result.error
+
+
 def test_negative_durations_in_parquet_are_invalid(tmp_path: Path) -> None:
     result = run("breakdown", parquet(tmp_path, {"dur_ns": pa.array([100, 2, -5])}), "--json")
     assert json.loads(result.output)["ranks"]["0"]["invalid"]["count"] == 1
