@@ -158,7 +158,9 @@ def ensure(say: Callable[[str], None]) -> None:
         target = library_path(torch)
         if is_ours(target) or _failed(target).exists() or next(compilers(), None) is None:
             return
-        say("the reader of the profiler's events is compiled, once (20 s of CPU time; SPECANALYZE_NATIVE=0 leaves it out)")
+        say(
+            "the reader of the profiler's events is compiled, once (20 s of CPU time; SPECANALYZE_NATIVE=0 leaves it out)"
+        )
         build()
     except (NotBuilt, OSError, RuntimeError) as error:
         say(f"it could not be compiled ({error}); the Python reader does the same")
