@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -55,6 +56,8 @@ def main(fd: int, workers: int) -> NoReturn:
         order = orders.get()
         if isinstance(order, Shipment):
             trace = order.unpacked()
+            gc.collect()
+            gc.freeze()  # a footer of a thousand ranks stays; it need not be looked through again and again
             continue
         assert trace is not None
         memory.watch(Path(trace.sources[order[0]].source).name, over_memory, processes=workers)
