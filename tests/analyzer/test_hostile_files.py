@@ -21,7 +21,9 @@ import pytest
 
 from specanalyze import cli
 from specanalyze.event_bounds import LONGEST_NS
+from specanalyze.load import open_trace
 from specanalyze.plain_text import plain
+from specanalyze.trace_files import write_trace
 from specschema import metadata
 from specschema.events import EVENT_SCHEMA
 
@@ -241,6 +243,7 @@ def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path) -> None:
     assert "\x1b" not in run("breakdown", named).error
 
 
+CASES: Final = Path(__file__).resolve().parents[1] / "cases"
 COLUMNS: Final[dict[str, list[Any]]] = {
     "kind": ["phase", "launch", "kernel"],
     "rank": [0, 0, 0],
@@ -309,8 +312,13 @@ def test_kernels_without_a_name_are_unclassified(tmp_path: Path) -> None:
 
 def test_ranges_without_a_name_are_no_phases(tmp_path: Path) -> None:
     """Where no row had a name, the compiled passes met an index into nothing (found by fuzzing)."""
-    rows = pq.read_table(parquet(tmp_path)).num_rows
-    result = held(run("breakdown", parquet(tmp_path, {"name": [None] * rows})))
+    seed, path = tmp_path / "seed.parquet", tmp_path / "trace.parquet"
+    write_trace(open_trace([CASES / "01-graph-replay-one-correlation"]), seed)
+    table = pq.read_table(seed)
+    nameless = pa.array([None] * table.num_rows, pa.string()).dictionary_encode()
+    table = table.set_column(table.column_names.index("name"), "name", nameless)
+    pq.write_table(table.replace_schema_metadata(pq.read_metadata(seed).metadata), path)
+    result = held(run("breakdown", path))
     assert result.code == 1
     assert "no phase ranges" in result.error
 
