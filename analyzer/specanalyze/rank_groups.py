@@ -81,11 +81,17 @@ def types_of(file: TraceFile) -> dict[str, pa.DataType]:
 
 
 def columns_of(file: TraceFile, group: int) -> list[str]:
-    """Known columns of a row group that are not null throughout, as far as its statistics say so."""
-    row_group = file.parquet.row_group(group)
+    """Known columns of a row group that are not null throughout, as far as its statistics say so.
+
+    Raises:
+        TraceError: the row group names a column otherwise than the file's schema.
+    """
+    row_group, schema = file.parquet.row_group(group), file.parquet.schema
     names: list[str] = []
     for i in range(row_group.num_columns):
         column = row_group.column(i)
+        if column.path_in_schema != schema.column(i).path:
+            raise TraceError(f"{file.path.name} has a damaged footer (column {i} has two names)")
         name = column.path_in_schema.split(".")[0]
         nulls = column.statistics.null_count if column.is_stats_set and column.statistics.has_null_count else None
         is_list = "." in column.path_in_schema  # the nulls of a list column are those of its elements

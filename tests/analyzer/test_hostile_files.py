@@ -456,3 +456,12 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     result = run("breakdown", path)
     assert result.code == 1
     assert "rank0.json.gz ends early" in result.error
+
+
+def test_a_column_with_two_names_is_a_damaged_footer() -> None:
+    """The schema and the row group of a file that fuzzing damaged name the same column differently."""
+    found = Path(__file__).resolve().parents[1] / "fuzz" / "found" / "column_with_two_names.parquet"
+    for options in ([], ["--salvage"]):
+        result = held(run("breakdown", found, *options))
+        assert result.code == 1
+        assert "column_with_two_names.parquet has a damaged footer (column 13 has two names)" in result.error
