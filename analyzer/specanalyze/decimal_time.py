@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from typing import Final
 
 import polars as pl
+
+_WHOLE_DIGITS: Final = 18
+"""Digits of whole microseconds; nanoseconds of more don't fit in 64 bits."""
+_KEPT_DIGITS: Final = 60
 
 
 def nanoseconds(values: Sequence[str | int | None]) -> pl.Series:
@@ -42,11 +47,15 @@ def _exact(text: str) -> int | None:
         return None
     if not isinstance(exponent, int):
         return None
-    number = int("".join(map(str, digits)) or "0")
-    if number == 0:
+    if not any(digits):
         return 0
-    if exponent > 18:
+    if len(digits) + exponent > _WHOLE_DIGITS:
         return None
+    if len(digits) > _KEPT_DIGITS:  # what follows only tells a tie from what is above it
+        rest = any(digits[_KEPT_DIGITS:])
+        exponent += len(digits) - _KEPT_DIGITS - 1
+        digits = (*digits[:_KEPT_DIGITS], int(rest))
+    number = int("".join(map(str, digits)))
     exponent += 3
     if exponent >= 0:
         value = number * 10**exponent
