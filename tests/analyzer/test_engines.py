@@ -136,7 +136,7 @@ def test_a_killed_worker_is_one_line_that_names_its_rank(tmp_path: Path) -> None
 
 def test_a_bug_in_a_worker_keeps_its_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     trace = with_engine(four_ranks(tmp_path), jobs=2)
-    with pytest.raises(WorkerError, match="rank 0 ended with exit code 1"):
+    with pytest.raises(WorkerError, match=r"rank [01] ended with exit code 1"):
         list(each_rank(trace, rank_functions.divides_by_zero))
     err = capfd.readouterr().err
     assert "ZeroDivisionError" in err

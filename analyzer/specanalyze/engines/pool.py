@@ -83,7 +83,12 @@ class Pool:
             try:
                 kind, *said = at_work.link.recv()
             except (EOFError, ConnectionError):
-                raise self._died(at_work) from None
+                if at_work.unit is not None or len(self._workers) == 1:
+                    raise self._died(at_work) from None
+                self._workers.remove(at_work)  # it said why, and was given nothing more
+                at_work.process.wait()
+                at_work.link.close()
+                continue
             assert at_work.unit is not None
             if kind == "read":
                 self._tell(at_work, *said)
@@ -91,9 +96,8 @@ class Pool:
             (outcome,) = said
             self._outcomes[at_work.unit] = outcome
             if outcome.error is not None:
-                self._next = len(
-                    self._units
-                )  # what comes before it in order may still fail first; nothing after it starts
+                # What comes before it in order may still fail first; nothing after it starts.
+                self._next = len(self._units)
             self._hand_out(at_work)
 
     def _tell(self, by: _Worker, done: int, total: int) -> None:
