@@ -188,7 +188,7 @@ def decoding(table: pl.DataFrame) -> pl.DataFrame:
 def _data_coordinates(trace: Trace) -> dict[str, Any]:
     """Rank key -> data-parallel coordinate, where the recording tells it."""
     found: dict[str, Any] = {}
-    for entry in trace.metadata.get("ranks", ()):
+    for entry in trace.metadata.get("ranks") or ():
         if isinstance(entry, Mapping) and entry.get("data") is not None and entry.get("rank") is not None:
             found[str(entry["rank"])] = ("data", entry["data"])
     return found

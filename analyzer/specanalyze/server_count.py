@@ -82,7 +82,7 @@ def server_count(trace: Trace, cycles: pl.DataFrame, requests: pl.DataFrame) -> 
     both = told.join(recorded.filter("prefilled"), on="request")
     if both.height:
         return ServerCount(both.height, int(both["told"].sum()), int(both["tokens"].sum()), "server")
-    for totals in (trace.metadata.get("recording", {}).get("totals") or {}).values():
+    for totals in ((trace.metadata.get("recording") or {}).get("totals") or {}).values():
         if totals.get("completion_tokens") is not None and totals.get("difference") is not None:
             recorded_tokens = totals["completion_tokens"] - totals["difference"]
             return ServerCount(

@@ -465,3 +465,11 @@ def test_a_column_with_two_names_is_a_damaged_footer() -> None:
         result = held(run("breakdown", found, *options))
         assert result.code == 1
         assert "column_with_two_names.parquet has a damaged footer (column 13 has two names)" in result.error
+
+
+@pytest.mark.parametrize("section", ["ranks", "recording", "environment", "clock"])
+@pytest.mark.parametrize("command", ["accept", "breakdown", "validate", "env", "overhead"])
+def test_sections_that_are_null_are_not_there(section: str, command: str, tmp_path: Path) -> None:
+    """Found by fuzzing: accept took the ranks of such a file for a list."""
+    result = held(run(command, parquet(tmp_path, **{section: None})))
+    assert result.code in (0, 1)
