@@ -25,9 +25,10 @@ from specanalyze.frame_piece import FramePiece
 from specanalyze.kineto_columns import Row, columns, decode
 from specanalyze.kineto_scan import Rows
 from specanalyze.native import collect
-from specanalyze.rank_collector import Collector
+from specanalyze.rank_collector import Collector, Piece
 from specanalyze.recording_sections import MOST_RANKS
 from specanalyze.recordings import RankFile, host_in_name, rank_in_name
+from specanalyze.scanned_piece import ScannedPiece
 from specschema.errors import TraceError
 
 _DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"')
@@ -36,6 +37,7 @@ _HEADER_BYTES: Final = 1 << 17
 """Mostly holds what stands before the first event; more is read where that is longer."""
 _NOT_SUMMED: Final = ("grid", "block", "bytes", "graph_id", "node")
 """Arguments that sums over a rank don't need."""
+_ONE_WINDOW: Final = {"window": 0}
 _STREAMED_ROWS: Final = 1 << 16
 _SCANNED_BYTES: Final = 1 << 20
 """Text scanned at once: small enough to stay in the processor's cache from reading to scanning."""
@@ -166,8 +168,8 @@ def read_compact(
     collector = Collector(compiled)
     try:
         with _no_cycle_collection():
-            for frame in _streamed(text, scan):
-                collector.add(FramePiece(_summed(frame), {"window": 0}))
+            for piece in _streamed(text, scan):
+                collector.add(piece)
         if text.repairs or text.lost or not collector.device_rows:
             return None
         base_ns = _base_ns(text.metadata, path.name)
@@ -176,26 +178,33 @@ def read_compact(
         return None
 
 
-def _streamed(text: EventText[Any], scan: kineto_scan.Scanner) -> Iterator[pl.DataFrame]:
-    """Events, in file order, some at a time; a frame is valid until the next one is asked for."""
+def _streamed(text: EventText[Any], scan: kineto_scan.Scanner) -> Iterator[Piece]:
+    """Events, in file order, some at a time; a piece is valid until the next one is asked for."""
     waiting = Rows(0, 0)
     for batch in text.batches():
         for scanned, items in groupby(batch, key=lambda item: isinstance(item, Rows)):
             if scanned:
                 waiting = Rows(waiting.first, [*items][-1].last)
                 continue
-            if (frame := scan.frame(waiting, _NOT_SUMMED)) is not None:
-                yield frame
+            yield from _pieces(scan, waiting)
             if (frame := columns(items)) is not None:
-                yield frame
+                yield FramePiece(_summed(frame), _ONE_WINDOW)
             waiting = Rows(waiting.last, waiting.last)
         if waiting.last >= _STREAMED_ROWS:
-            if (frame := scan.frame(waiting, _NOT_SUMMED)) is not None:
-                yield frame
+            yield from _pieces(scan, waiting)
             scan.clear()
             waiting = Rows(0, 0)
-    if (frame := scan.frame(waiting, _NOT_SUMMED)) is not None:
-        yield frame
+    yield from _pieces(scan, waiting)
+
+
+def _pieces(scan: kineto_scan.Scanner, rows: Rows) -> Iterator[Piece]:
+    """Rows of a scanner; through a frame where they tell of collectives."""
+    if rows.first == rows.last:
+        return
+    if not scan.tells(rows):
+        yield ScannedPiece(scan, rows)
+    elif (frame := scan.frame(rows, _NOT_SUMMED)) is not None:
+        yield FramePiece(_summed(frame), _ONE_WINDOW)
 
 
 def _summed(frame: pl.DataFrame) -> pl.DataFrame:

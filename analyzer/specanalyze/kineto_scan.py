@@ -29,7 +29,9 @@ _TIMES_AND_IDS: Final = ("ts_ns", "dur_ns", "pid", "tid")
 _KEY_OF: Final = dict(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
 _NUMBERS: Final = ("correlation", "device", "stream", "bytes", "elements", "seq", "graph_id", "node")
 _TEXTS: Final = ("grid", "block", "op", "dtype", "group", "ranks")
-_KINDS: Final = (*KIND_OF_CATEGORY.values(), "mark")
+KINDS: Final = (*KIND_OF_CATEGORY.values(), "mark")
+"""Kind of each code of a scanner's first column."""
+_FACTS: Final = ("op", "dtype", "group", "ranks"), ("elements", "seq")
 _TOKEN: Final = msgspec.json.Decoder(Any, float_hook=str)
 
 
@@ -94,7 +96,7 @@ class Scanner:
             return None
         numbers = [self._number(name, rows) for name in _NUMBERS if name not in without]
         series = [
-            pl.Series("kind", _KINDS).gather(self._codes(0, rows)),
+            pl.Series("kind", KINDS).gather(self._codes(0, rows)),
             pl.Series("name", ["", *self._values[1]], dtype=pl.Categorical).gather(self._codes(1, rows) + 1),
             *(self._number(name, rows) for name in ("pid", "tid", "ts_ns", "dur_ns")),
             *(column for column in numbers if column.null_count() < len(column)),
@@ -109,6 +111,32 @@ class Scanner:
         in_words = self._array(self._c.scanner_in_words(self._handle), np.dtype(np.uint8), rows)
         frame = pl.DataFrame(series)
         return kineto_columns.by_kind(frame, pl.Series(in_words != 0) & frame["pid"].is_null())
+
+    @property
+    def names(self) -> list[str]:
+        """Texts that the codes of the second column index."""
+        return self._values[1]
+
+    def tells(self, rows: Rows) -> bool:
+        """Whether a row has an argument about a collective."""
+        texts, numbers = _FACTS
+        return any((self._codes(2 + _TEXTS.index(name), rows) >= 0).any() for name in texts) or any(
+            (values != _MISSING).any() for name in numbers if (values := self.numbers(name, rows)) is not None
+        )
+
+    def codes(self, field: int, rows: Rows) -> NDArray[Any]:
+        """Codes of the kinds (field 0) or names (field 1) of some rows; -1 where a row has none."""
+        return self._codes(field, rows)
+
+    def numbers(self, name: str, rows: Rows) -> NDArray[Any] | None:
+        """A column in the scanner's own memory, the least int64 where a row has no value; None where none has."""
+        address = self._c.scanner_numbers(self._handle, (*_TIMES_AND_IDS, *_NUMBERS).index(name))
+        return self._array(address, np.dtype(np.int64), rows) if address else None
+
+    def in_words(self, rows: Rows) -> NDArray[np.bool_]:
+        """Rows whose pid is words."""
+        found: NDArray[np.bool_] = self._array(self._c.scanner_in_words(self._handle), np.dtype(np.uint8), rows) != 0
+        return found
 
     def _counts(self) -> list[int]:
         return [int(self._c.scanner_tokens(self._handle, field)) for field in range(len(self._values))]

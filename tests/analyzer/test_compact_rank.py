@@ -23,6 +23,7 @@ from specanalyze.event_frame import table
 from specanalyze.frame_piece import FramePiece
 from specanalyze.load import open_trace
 from specanalyze.native import collect, timeline
+from specanalyze.native.library import library
 from specanalyze.rank_collector import Collector
 from specanalyze.rank_result import RankResult, rank_result
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -32,6 +33,7 @@ from specanalyze.waits import match
 from specschema.phases import PHASE_KEYS
 
 COLLECT = collect.compiled()
+SCANNER = library("kineto_scan")
 pytestmark = pytest.mark.skipif(
     COLLECT is None or timeline.compiled() is None, reason="no C compiler on this machine, or switched off"
 )
@@ -160,6 +162,71 @@ def test_more_streams_than_are_looked_up_go_the_other_way() -> None:
     rows += [traces.kernel("fused_moe_kernel", 10, 20, 1, stream=i) for i in range(513)]
     assert compact(traces.events(rows[:-1]), 1) is not None
     assert compact(traces.events(rows), 1) is None
+
+
+ODD_ROWS: list[dict[str, Any]] = [
+    {"ph": "X", "cat": "user_annotation", "name": "spec.verify", "pid": 9, "tid": 9, "ts": 0, "dur": 100},
+    {"ph": "X", "cat": "user_annotation", "name": "spec.cycle", "pid": 9, "tid": 9, "ts": 0, "dur": 120.5},
+    {"ph": "X", "cat": "user_annotation", "name": "no time", "pid": 9, "tid": 9, "dur": 3},
+    {"ph": "X", "cat": "user_annotation", "name": "spec.draft", "pid": 9, "tid": 9, "ts": 110, "dur": -3},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 9, "tid": 9, "ts": 5, "dur": 6},
+    {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "pid": 9, "tid": 9, "ts": 7, "dur": 1},
+    {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaGraphLaunch",
+        "pid": 9,
+        "tid": 9,
+        "ts": 8,
+        "args": {"correlation": 1},
+    },
+    {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "pid": 9,
+        "tid": 8,
+        "ts": 9,
+        "args": {"correlation": 2},
+    },
+    {"ph": "i", "name": "mark", "pid": "", "tid": "", "ts": 50},
+    {"ph": "X", "cat": "gpu_user_annotation", "name": "spec.verify", "pid": 0, "tid": 7, "ts": 20, "dur": 30},
+    *(
+        {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args} | times
+        for cat, name, pid, tid, args, times in (
+            ("kernel", "fused_moe_kernel", 0, 7, {"correlation": 1, "stream": 7}, {"ts": 20, "dur": 5.25}),
+            ("kernel", "fused_moe_kernel", 0, 13, {"correlation": 1}, {"ts": 20, "dur": 5}),
+            ("kernel", "fused_moe_kernel", 0, 7, {"correlation": 1, "device": 1, "stream": 7}, {"ts": 40, "dur": 9}),
+            ("kernel", "unknown", 0, 7, {"correlation": 2}, {"ts": 60, "dur": 0}),
+            ("kernel", "unknown", 0, 7, {"correlation": 2}, {"ts": 0, "dur": 5}),
+            ("kernel", "unknown", 0, 7, {}, {"ts": 70, "dur": -1}),
+            ("kernel", "unknown", 0, 7, {}, {"ts": 70}),
+            ("kernel", "unknown", 0, 7, {}, {"dur": 70}),
+            ("gpu_memcpy", "Memcpy DtoH", 0, 7, {"correlation": 3, "bytes": 8}, {"ts": 80, "dur": 5}),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["plain", "collective"])
+def test_rows_of_a_profiler_file_are_summed_as_its_table_has_them(words: bool, tmp_path: Path) -> None:
+    assert SCANNER is not None
+    rows = [*ODD_ROWS]
+    if words:  # then rows go through a frame
+        args = {"correlation": 2, "Collective name": "allreduce", "dtype": "BFloat16", "Seq": 4}
+        rows.append(
+            {"ph": "X", "cat": "kernel", "name": "generic", "pid": 0, "tid": 7, "ts": 90, "dur": 9, "args": args}
+        )
+    path = tmp_path / "rank0.json"
+    document = json.dumps({"baseTimeNanoseconds": 10**18, "traceEvents": rows}, indent=1)
+    path.write_text(document.replace('"spec.cycle"', '"spec\\u002ecycle"'))
+    trace = open_trace([path])
+    (source,) = trace.sources
+    got, want = rank_result(source, trace), rank_result(replace(source, compact=None), trace)
+    assert isinstance(got.communication, CompactTalk), "it was not read compactly"
+    assert_same(got, want)
+    assert got.breakdown.invalid == 4
+    assert got.breakdown.instances["cycle"] == 1
 
 
 def recordings(reference: Path, tmp_path: Path) -> Iterator[Trace]:
