@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=inputs.CACHE, metavar="FOLDER")
     parser.add_argument("--peers", type=Path, default=inputs.CACHE / "peers", metavar="FOLDER")
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
-    parser.add_argument("--four-gigabytes", action="store_true", help="also 1 GB of JSON.gz and 4 GB of JSON, for memory")
+    parser.add_argument(
+        "--four-gigabytes", action="store_true", help="also 1 GB of JSON.gz and 4 GB of JSON, for memory"
+    )
     parser.add_argument("--hundred-million", action="store_true", help="also 100 million events of Parquet (500 MB)")
     given = parser.parse_args()
     rounds = given.rounds or (3 if given.quick else 5)

@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 from benchmarks.kineto_text import BASE_NS, COMMUNICATION_STREAM, COMPUTE_STREAM, EAGER, FIRST_NS, LAYER, PHASES, PID
 
+from specanalyze.formats.trace_files import write_trace
 from specanalyze.trace import RankSource, RankTrace, Trace
-from specanalyze.trace_files import write_trace
 
 EAGER_CALLS: Final = 90
 """Eager launches of a phase."""

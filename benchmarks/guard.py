@@ -31,8 +31,8 @@ MEGABYTES: Final = 60
 IN_PROCESS: Final = """
 import json, resource, sys, time
 from pathlib import Path
-from specanalyze.breakdown import break_down
-from specanalyze.load import open_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.formats.load import open_trace
 plain, packed = map(Path, sys.argv[1:])
 break_down(open_trace([plain]))  # the first run loads what later ones find loaded
 times = [time.process_time()]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from specanalyze.breakdown import break_down
-from specanalyze.load import open_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.formats.load import open_trace
 
 FILLED = ("kind", "rank", "pid", "name", "start_ns", "dur_ns", "tid", "window", "correlation", "device", "stream")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import polars as pl
 
-from specanalyze.load import open_trace
-from specanalyze.measured import Measured, measure
-from specanalyze.whatif import Changes, WhatIf, predict
+from specanalyze.answers.measured import Measured, measure
+from specanalyze.answers.whatif import Changes, WhatIf, predict
+from specanalyze.formats.load import open_trace
 
 EVENING = "samples/sglang_tp2_eagle3_steps"
 STORY = "samples/story/eagle3_steps"

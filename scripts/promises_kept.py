@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specanalyze.diagnose import examine
-from specanalyze.load import open_trace
-from specanalyze.measured import Measured, measure
+from specanalyze.answers.measured import Measured, measure
+from specanalyze.diagnosis.diagnose import examine
+from specanalyze.formats.load import open_trace
 
 EVENING = "sglang_tp2_eagle3_steps"
 STORY = "story/eagle3_steps"

@@ -48,7 +48,7 @@ def _options(
 
 def _complain(error: SpecError) -> None:
     """One line; what comes from a file and a terminal would obey is made visible."""
-    from specanalyze.plain_text import plain
+    from specanalyze.formats.plain_text import plain
 
     line = plain(" ".join(str(error).splitlines()))
     with contextlib.suppress(BrokenPipeError):  # nobody reads it; the exit code stands

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 if TYPE_CHECKING:
-    from specanalyze.compact_rank import CompactRank
     from specanalyze.engines.engine import Engine
+    from specanalyze.formats.compact_rank import CompactRank
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.accept import (
+from specanalyze.answers.accept import (
     accept_frame,
     accept_json,
     accepts_of_steps,
@@ -19,9 +19,9 @@ from specanalyze.accept import (
     steps_beside,
     verify_steps_of,
 )
+from specanalyze.attribution.cycles import CYCLE_SCHEMA
 from specanalyze.cli import run
-from specanalyze.cycles import CYCLE_SCHEMA
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 

@@ -10,9 +10,9 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.activities import Activities, class_of_look, cut_impossible, join_activities
+from specanalyze.attribution.activities import Activities, class_of_look, cut_impossible, join_activities
+from specanalyze.attribution.ranges import recognised_ranges
 from specanalyze.collectives import group_ranks
-from specanalyze.ranges import recognised_ranges
 from specschema.phases import BUCKETS, PHASE_KEYS, WHOLE_REPLAY
 
 MOE, GEMM = "fused_moe_kernel", "nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT"

@@ -10,15 +10,15 @@ import pytest
 import traces
 
 import specanalyze
-from specanalyze.advice import ACCEPTS, CYCLES, NODE_MAP, SETTINGS, advice
-from specanalyze.breakdown import break_down
-from specanalyze.diagnose import diagnose
-from specanalyze.layers import layers
-from specanalyze.load import open_trace
-from specanalyze.measured import measure
+from specanalyze.answers.advice import ACCEPTS, CYCLES, NODE_MAP, SETTINGS, advice
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.layers import layers
+from specanalyze.answers.measured import measure
+from specanalyze.answers.validate import validate
+from specanalyze.diagnosis.diagnose import diagnose
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_files import write_trace
 from specanalyze.trace import Trace
-from specanalyze.trace_files import write_trace
-from specanalyze.validate import validate
 from specschema.errors import TraceError
 
 COLLECTED = {"recording": {"tool": "speccollect", "source": "collector", "device": "cuda"}}

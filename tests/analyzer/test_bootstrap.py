@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specanalyze.bootstrap import difference_intervals, mean_intervals, resampled_means
+from specanalyze.answers.bootstrap import difference_intervals, mean_intervals, resampled_means
 
 
 def test_bounds_hold_the_true_mean_about_as_often_as_they_say() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import traces
 
-from specanalyze.breakeven import break_even, break_even_json
+from specanalyze.answers.breakeven import break_even, break_even_json
 from specanalyze.cli import run
 from specanalyze.trace import Trace
 from specschema.errors import TraceError

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.bootstrap import Interval
-from specanalyze.breakdown import break_down
-from specanalyze.breakdown_table import breakdown_frame
-from specanalyze.calibration import (
+from specanalyze.answers.bootstrap import Interval
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.breakdown_table import breakdown_frame
+from specanalyze.answers.calibration import (
     CELL_SCHEMA,
     Calibration,
     calibrate,
@@ -21,9 +21,9 @@ from specanalyze.calibration import (
     calibration_json,
     withheld_reasons,
 )
-from specanalyze.cycles import cycle_table
-from specanalyze.load import open_trace
-from specanalyze.overhead import measure_overhead
+from specanalyze.answers.overhead import measure_overhead
+from specanalyze.attribution.cycles import cycle_table
+from specanalyze.formats.load import open_trace
 from specanalyze.render.breakdown import draw
 from specanalyze.trace import RankTrace
 from specschema.phases import IDLE_BUCKETS

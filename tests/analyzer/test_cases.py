@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from specanalyze import cli, kineto_scan
+from specanalyze import cli
+from specanalyze.formats import kineto_scan
 from specanalyze.native import collect, timeline
 from specanalyze.native.library import library
 

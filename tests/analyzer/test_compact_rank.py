@@ -16,20 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import KERNELS, some_rows
 
-from specanalyze.breakdown import break_down
-from specanalyze.compact_rank import CompactRank, OddRowsError
-from specanalyze.compact_talk import CompactTalk
-from specanalyze.event_frame import table
-from specanalyze.frame_piece import FramePiece
-from specanalyze.load import open_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.attribution.compact_talk import CompactTalk
+from specanalyze.attribution.rank_result import RankResult, rank_result
+from specanalyze.attribution.wait_table import by_replay
+from specanalyze.attribution.waits import match
+from specanalyze.formats.compact_rank import CompactRank, OddRowsError
+from specanalyze.formats.event_frame import table
+from specanalyze.formats.frame_piece import FramePiece
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.rank_collector import Collector
+from specanalyze.formats.trace_files import read_trace, write_trace
 from specanalyze.native import collect, timeline
 from specanalyze.native.library import library
-from specanalyze.rank_collector import Collector
-from specanalyze.rank_result import RankResult, rank_result
 from specanalyze.trace import RankSource, RankTrace, Trace
-from specanalyze.trace_files import read_trace, write_trace
-from specanalyze.wait_table import by_replay
-from specanalyze.waits import match
 from specschema.phases import PHASE_KEYS
 
 COLLECT = collect.compiled()

@@ -19,8 +19,8 @@ from story import (
     tuned_recording,
 )
 
+from specanalyze.answers.compare import Comparison, compare, regressions, share_of
 from specanalyze.cli import run
-from specanalyze.compare import Comparison, compare, regressions, share_of
 from specanalyze.render.compare import draw
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError

@@ -8,7 +8,14 @@ from typing import Any
 import polars as pl
 import traces
 
-from specanalyze.cycles import CYCLE_SCHEMA, STAMP_SCHEMA, control_is_another_run, cycle_table, phase_stamps, replicas
+from specanalyze.attribution.cycles import (
+    CYCLE_SCHEMA,
+    STAMP_SCHEMA,
+    control_is_another_run,
+    cycle_table,
+    phase_stamps,
+    replicas,
+)
 from specanalyze.trace import RankTrace
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.decimal_time import nanoseconds
+from specanalyze.formats.decimal_time import nanoseconds
 
 
 @pytest.mark.parametrize(

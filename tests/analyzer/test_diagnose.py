@@ -28,13 +28,13 @@ from story import (
     verify_work,
 )
 
+from specanalyze.answers.measured import measure
 from specanalyze.cli import run
-from specanalyze.diagnose import Diagnosis, examine
-from specanalyze.diagnosis_claims import beyond, bounded
-from specanalyze.diagnosis_rule import Found, Subject
-from specanalyze.diagnosis_rules import RULES
-from specanalyze.load import open_trace
-from specanalyze.measured import measure
+from specanalyze.diagnosis.diagnose import Diagnosis, examine
+from specanalyze.diagnosis.diagnosis_claims import beyond, bounded
+from specanalyze.diagnosis.diagnosis_rule import Found, Subject
+from specanalyze.diagnosis.diagnosis_rules import RULES
+from specanalyze.formats.load import open_trace
 
 
 def with_work(recording: Recording, phase: str, **changes: Any) -> Recording:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import traces
 
-from specanalyze.cycles import cycle_table
-from specanalyze.overhead import measure_overhead
+from specanalyze.answers.overhead import measure_overhead
+from specanalyze.attribution.cycles import cycle_table
 from specanalyze.trace import Trace
 
 # Ten untraced cycles, two of warm-up, ten traced, three while the window is read, ten untraced.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specanalyze.draft_length import conditional, tree_lengths, with_steps
+from specanalyze.answers.draft_length import conditional, tree_lengths, with_steps
 
 ACCEPTANCE = np.array([0.8, 0.4, 0.1])
 

@@ -16,11 +16,11 @@ from torch import nn
 from traces import kernel, launch, phase, rank_trace
 
 import speccollect
-from specanalyze.analysis import analyse
-from specanalyze.breakdown import break_down
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.layers import by_layer, layers
+from specanalyze.attribution.analysis import analyse
 from specanalyze.cli import run
-from specanalyze.layers import by_layer, layers
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
 from speccollect.recorder import get_recorder
 

@@ -21,7 +21,7 @@ from specanalyze.cli import run
 from specanalyze.engines.choice import with_engine
 from specanalyze.engines.engine import Unit, WorkerError, each_rank, ranks_of
 from specanalyze.engines.jobs import repaid
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
 

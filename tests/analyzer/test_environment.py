@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from story import NCCL_VARIABLES, environment
 
-from specanalyze.environment import (
+from specanalyze.answers.environment import (
     Difference,
     argument,
     canonical,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specanalyze.event_text import EventText, NotATraceError
-from specanalyze.file_text import FileText
-from specanalyze.kineto import identify
+from specanalyze.formats.event_text import EventText, NotATraceError
+from specanalyze.formats.file_text import FileText
+from specanalyze.formats.kineto import identify
 from specschema.errors import TraceError
 
 

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 from traces import kernel, launch, phase, rank_trace, trace
 
-from specanalyze.analysis import analyse
-from specanalyze.breakdown import break_down
-from specanalyze.export import export
-from specanalyze.load import open_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.attribution.analysis import analyse
+from specanalyze.exports.export import export
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import PHASE_KEYS

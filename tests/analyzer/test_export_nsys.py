@@ -14,11 +14,11 @@ from installed_nsys import nsight_systems, run
 from traces import kernel, launch, phase, rank_trace, trace
 
 from specanalyze import cli
-from specanalyze.export import export
-from specanalyze.export_events import exported_ranks
-from specanalyze.load import open_trace
+from specanalyze.exports.export import export
+from specanalyze.exports.export_events import exported_ranks
+from specanalyze.exports.tracks import tracks
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
-from specanalyze.tracks import tracks
 
 BASE = 1_795_964_426_162_386_907
 """Unix ns that no double holds."""
@@ -63,7 +63,7 @@ def test_without_nsight_systems_the_text_stays_and_the_command_is_printed(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("NSYS", raising=False)
-    monkeypatch.setattr("specanalyze.nsys_install._USUAL", ())
+    monkeypatch.setattr("specanalyze.formats.nsys_install._USUAL", ())
     done = export(small(), "nsys", tmp_path / "t.nsys-rep")
     assert done.files == [tmp_path / "t.nvtxt"]
     assert done.notes[0].endswith(f"ImportNvtxt --cmd create -n {tmp_path}/t.nvtxt -o {tmp_path}/t.nsys-rep")

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from traces import kernel, launch, phase, rank_trace, trace
 
-from specanalyze.export import export
-from specanalyze.export_events import ExportedRank, exported_ranks
-from specanalyze.load import open_trace
-from specanalyze.perfetto import write_perfetto
+from specanalyze.exports.export import export
+from specanalyze.exports.export_events import ExportedRank, exported_ranks
+from specanalyze.exports.perfetto import write_perfetto
+from specanalyze.exports.tracks import tracks
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
-from specanalyze.tracks import tracks
 
 UnknownFieldSet = pytest.importorskip("google.protobuf.unknown_fields").UnknownFieldSet
 schema = pytest.importorskip(

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from specanalyze import cli
-from specanalyze.event_bounds import LONGEST_NS
-from specanalyze.load import open_trace
-from specanalyze.plain_text import plain
-from specanalyze.trace_files import write_trace
+from specanalyze.formats.event_bounds import LONGEST_NS
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.plain_text import plain
+from specanalyze.formats.trace_files import write_trace
 from specschema import metadata
 from specschema.events import EVENT_SCHEMA
 

@@ -13,7 +13,7 @@ import pytest
 
 from specanalyze.cli import run
 from specanalyze.commands import COMMANDS
-from specanalyze.plain_text import plain
+from specanalyze.formats.plain_text import plain
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 GOOD = SAMPLES / "embedded_tp2.parquet"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import traces
 
-from specanalyze.analysis import analyse_rank
-from specanalyze.breakdown import break_down
-from specanalyze.instances import cycle_numbers, graph_launch_time, instance_table
-from specanalyze.load import open_trace
-from specanalyze.ranges import PHASE_CODE, Ranges
+from specanalyze.answers.breakdown import break_down
+from specanalyze.attribution.analysis import analyse_rank
+from specanalyze.attribution.instances import cycle_numbers, graph_launch_time, instance_table
+from specanalyze.attribution.ranges import PHASE_CODE, Ranges
+from specanalyze.formats.load import open_trace
 
 
 def numbered(*rows: tuple[str, int, int, int, int]) -> list[int]:

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from specanalyze.event_frame import ALWAYS, DTYPES
-from specanalyze.kineto import has_device_rows, identify, read_events
+from specanalyze.formats.event_frame import ALWAYS, DTYPES
+from specanalyze.formats.kineto import has_device_rows, identify, read_events
 from specschema.errors import TraceError
 from specschema.events import COLUMN_NAMES
 

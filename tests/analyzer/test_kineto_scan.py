@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from specanalyze import kineto, kineto_scan
-from specanalyze.kineto_columns import columns, decode
+from specanalyze.formats import kineto, kineto_scan
+from specanalyze.formats.kineto_columns import columns, decode
 
 PLAIN = (
     b'[\n  {\n    "ph": "X", "cat": "kernel", "name": "nvjet<int>", "pid": 0, "tid": 7,\n    "ts": 5102342525436.538, "dur": 7.616,\n'

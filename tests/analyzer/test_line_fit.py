@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specanalyze.line_fit import fit_lines
+from specanalyze.answers.line_fit import fit_lines
 
 
 def cycles(mean: float, noise: float = 0.0, count: int = 40) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from specanalyze.load import open_trace
-from specanalyze.recordings import host_in_name, rank_in_name, recording_in_name
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.recordings import host_in_name, rank_in_name, recording_in_name
+from specanalyze.formats.trace_files import write_trace
 from specanalyze.trace import Trace
-from specanalyze.trace_files import write_trace
 from specschema.errors import SpecError, TraceError, UsageError
 
 CASES = Path(__file__).parents[1] / "cases"

@@ -10,7 +10,7 @@ import pytest
 from story import baseline_recording, first_recording, sweep_recording, tuned_recording
 from traces import kernel, launch, phase, rank_trace, trace
 
-from specanalyze.measured import acceptance_of, measure
+from specanalyze.answers.measured import acceptance_of, measure
 from specschema.errors import TraceError
 
 

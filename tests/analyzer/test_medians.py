@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specanalyze.medians import resampled_medians
+from specanalyze.answers.medians import resampled_medians
 
 
 def plainly(values: NDArray[np.float64], seed: int, resamples: int) -> list[float]:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from specanalyze import memory
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_files import write_trace
 from specanalyze.phase_names import read_phase_map
-from specanalyze.trace_files import write_trace
 from specschema.errors import UsageError
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases"

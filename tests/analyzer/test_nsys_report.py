@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from nsys_export import call, global_pid, global_tid, kernel, nvtx, parquet_export, sqlite_export, strings
 
-from specanalyze.breakdown import break_down
-from specanalyze.load import open_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_writer import write_trace
 from specanalyze.trace import RankTrace, Trace
-from specanalyze.trace_writer import write_trace
 from specschema.errors import TraceError, UsageError
 
 KERNEL, RUNTIME, NVTX = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from installed_nsys import nsight_systems, ran, run, version
 
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import RankTrace
 
 FILES = ("h100_2gpu_1s.sqlite", "saxpy_mpi_schema_2.9.sqlite", "synthetic_schema.sqlite")

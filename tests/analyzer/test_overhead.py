@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import traces
 
+from specanalyze.answers.medians import median_interval, ratio_interval
+from specanalyze.answers.overhead import measure_overhead
 from specanalyze.cli import run
-from specanalyze.medians import median_interval, ratio_interval
-from specanalyze.overhead import measure_overhead
 from specanalyze.trace import RankTrace, Trace
 from specschema.errors import TraceError
 

@@ -10,8 +10,8 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.cycles import cycle_table
-from specanalyze.pace import inter_token, pace_of, token_pairs
+from specanalyze.answers.pace import inter_token, pace_of, token_pairs
+from specanalyze.attribution.cycles import cycle_table
 
 
 def cycles(*rows: tuple[int, str, dict[str, Any]]) -> pl.DataFrame:

@@ -12,9 +12,9 @@ import traces
 from hypothesis import given, settings
 from timelines import KERNELS, some_rows
 
-from specanalyze.activities import join_activities
-from specanalyze.partition import Partition, partition
-from specanalyze.ranges import recognised_ranges
+from specanalyze.attribution.activities import join_activities
+from specanalyze.attribution.partition import Partition, partition
+from specanalyze.attribution.ranges import recognised_ranges
 from specschema.phases import BUCKETS, PHASE_KEYS
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import traces
 
-from specanalyze.breakdown import break_down
-from specanalyze.carry_nodes import with_nodes
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.phases_report import phase_report
+from specanalyze.attribution.carry_nodes import with_nodes
+from specanalyze.formats.trace_files import write_trace
 from specanalyze.phase_names import recognise, resembled, resembling
-from specanalyze.phases_report import phase_report
 from specanalyze.trace import Trace
-from specanalyze.trace_files import write_trace
 
 ROWS = [
     traces.phase("spec.cycle", 0, 200, cycle=0, mode="speculative"),

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 import traces
 
+from specanalyze.answers.phases_report import phase_report, phases_frame, phases_json, request_table
 from specanalyze.cli import run
-from specanalyze.phases_report import phase_report, phases_frame, phases_json, request_table
 from specanalyze.render.phases import draw
 from specanalyze.trace import RankTrace
 from specschema.errors import TraceError, UsageError

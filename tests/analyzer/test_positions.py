@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.positions import accept_length_by_steps, acceptance_by_position
+from specanalyze.answers.positions import accept_length_by_steps, acceptance_by_position
 
 
 def steps(*rows: tuple[int | None, int | None]) -> pl.DataFrame:

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from specanalyze.load import open_trace
-from specanalyze.profiler_folders import merged_ranks
-from specanalyze.recordings import rank_in_name
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.profiler_folders import merged_ranks
+from specanalyze.formats.recordings import rank_in_name
 
 CASES = Path(__file__).resolve().parents[1] / "cases"
 WAIT = CASES / "07-cross-rank-wait-custom-allreduce"

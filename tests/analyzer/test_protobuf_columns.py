@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specanalyze import protobuf_columns as pb
+from specanalyze.formats import protobuf_columns as pb
 
 
 def test_numbers_and_texts() -> None:

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.collective_speed import collective_speeds, limit_of, size
-from specanalyze.ranks_report import RanksReport, compare_ranks, ranks_frame, ranks_json
+from specanalyze.answers.collective_speed import collective_speeds, limit_of, size
+from specanalyze.answers.ranks_report import RanksReport, compare_ranks, ranks_frame, ranks_json
 from specanalyze.render.ranks import draw
 from specschema.link_limits import link_limit
 

@@ -109,11 +109,11 @@ def test_a_worker_killed_in_the_middle_changes_nothing(cluster: dict[str, str], 
 import dataclasses, json, os, pickle, sys
 from pathlib import Path
 import rank_functions
-from specanalyze.breakdown import combined, break_down
-from specanalyze.breakdown_table import breakdown_json
+from specanalyze.answers.breakdown import combined, break_down
+from specanalyze.answers.breakdown_table import breakdown_json
 from specanalyze.engines.choice import with_engine
 from specanalyze.engines.engine import each_rank
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
 trace = open_trace([Path({str(STEPS2)!r})])
 spread = combined(trace, each_rank(with_engine(trace, "ray"), rank_functions.killed_once, {str(tmp_path)!r}))
 alone = break_down(open_trace([Path({str(STEPS2)!r})]))

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from specanalyze.cli import run
-from specanalyze.load import open_trace
-from specanalyze.redact import REDACTED, redact
+from specanalyze.exports.redact import REDACTED, redact
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_files import write_trace
 from specanalyze.trace import RankSource, RankTrace, Trace
-from specanalyze.trace_files import write_trace
 
 SECRETS: Final = (
     "alice",

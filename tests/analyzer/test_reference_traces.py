@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specanalyze.breakdown import break_down
-from specanalyze.load import open_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.formats.load import open_trace
 from specschema.phases import COMMUNICATION_BUCKETS, COMPUTE_BUCKETS, MEMORY_BUCKETS
 
 TIER_OF = (

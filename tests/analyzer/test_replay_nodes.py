@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.analysis import analyse
-from specanalyze.breakdown import break_down
-from specanalyze.carry_nodes import with_nodes
-from specanalyze.layers import by_layer, by_module, layers
-from specanalyze.load import open_trace
-from specanalyze.ranges import PHASE_CODE
-from specanalyze.trace_files import write_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.layers import by_layer, by_module, layers
+from specanalyze.attribution.analysis import analyse
+from specanalyze.attribution.carry_nodes import with_nodes
+from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_files import write_trace
 from specschema.errors import TraceError
 
 MOE = "fused_moe_kernel"

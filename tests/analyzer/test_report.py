@@ -20,7 +20,7 @@ from story import MS
 pytest.importorskip("altair", reason="the report needs altair, vl-convert-python and jinja2")
 pytest.importorskip("vl_convert", reason="the report needs altair, vl-convert-python and jinja2")
 
-from specanalyze.diagnosis_rules import RULES
+from specanalyze.diagnosis.diagnosis_rules import RULES
 from specanalyze.report.breakdown_bars import SLICES
 from specanalyze.report.findings import OTHERWISE, PLOTS
 from specanalyze.report.page import MOST_BYTES, Report, build_report, to_html

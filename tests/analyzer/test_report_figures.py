@@ -15,7 +15,7 @@ pytest.importorskip("altair", reason="the report needs altair, vl-convert-python
 pytest.importorskip("vl_convert", reason="the report needs altair, vl-convert-python and jinja2")
 
 from specanalyze.cli import run
-from specanalyze.load import open_trace
+from specanalyze.formats.load import open_trace
 from specanalyze.report.breakdown_bars import SLICES
 from specanalyze.report.page import Report, build_report
 from specanalyze.report.palette import shown_as

@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from specanalyze.cycle_log import CycleLog, add_cycles
-from specanalyze.event_frame import DTYPES, main_thread, table
-from specanalyze.load import open_trace
-from specanalyze.node_map import CapturedGraph, node_rows, read_node_map
+from specanalyze.formats.cycle_log import CycleLog, add_cycles
+from specanalyze.formats.event_frame import DTYPES, main_thread, table
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.node_map import CapturedGraph, node_rows, read_node_map
 from specschema.errors import TraceError, UsageError
 from specschema.node_types import node_type
 

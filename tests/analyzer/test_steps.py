@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specanalyze.steps import SCHEMA, read_steps
+from specanalyze.formats.steps import SCHEMA, read_steps
 from specschema.errors import TraceError, UsageError
 
 CASES = Path(__file__).parents[1] / "cases"

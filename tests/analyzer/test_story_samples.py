@@ -15,14 +15,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from specanalyze.accept import accepts_of_trace
-from specanalyze.analysis import analyse
-from specanalyze.breakdown import break_down
-from specanalyze.calibration import calibrate
-from specanalyze.load import open_trace
-from specanalyze.overhead import measure_overhead
+from specanalyze.answers.accept import accepts_of_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.calibration import calibrate
+from specanalyze.answers.overhead import measure_overhead
+from specanalyze.attribution.analysis import analyse
+from specanalyze.attribution.waits import Waits, match, rank_communication
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
-from specanalyze.waits import Waits, match, rank_communication
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 EVENING = {

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from story import environment, first_recording, sweep_recording, tuned_recording, verify_work
 
+from specanalyze.answers.sweep import sweep
 from specanalyze.cli import run
 from specanalyze.render.sweep import draw
-from specanalyze.sweep import sweep
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
 

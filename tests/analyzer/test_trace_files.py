@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from specanalyze import trace_writer
-from specanalyze.event_frame import ALWAYS, DTYPES, table
-from specanalyze.load import open_trace
+from specanalyze.formats import trace_writer
+from specanalyze.formats.event_frame import ALWAYS, DTYPES, table
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_files import read_trace, write_trace
 from specanalyze.trace import RankSource, RankTrace, Trace
-from specanalyze.trace_files import read_trace, write_trace
 from specschema import metadata
 from specschema.errors import TraceError, UsageError
 from specschema.events import EVENT_SCHEMA

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import kernel, launch, phase, rank_trace
 
-from specanalyze.export_events import exported_rank
-from specanalyze.tracks import lanes, nests, tracks
+from specanalyze.exports.export_events import exported_rank
+from specanalyze.exports.tracks import lanes, nests, tracks
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 9)), max_size=9)
 

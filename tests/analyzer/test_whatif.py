@@ -25,11 +25,11 @@ from story import (
 )
 from traces import kernel, launch, phase, rank_trace
 
+from specanalyze.answers.measured import Measured, measure
+from specanalyze.answers.whatif import Changes, predict, scale_of, target_of, what_if
 from specanalyze.cli import run
-from specanalyze.load import open_trace
-from specanalyze.measured import Measured, measure
+from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
-from specanalyze.whatif import Changes, predict, scale_of, target_of, what_if
 from specschema.errors import TraceError, UsageError
 from specschema.phases import COMMUNICATION_BUCKETS, DEVICE_BUCKETS
 

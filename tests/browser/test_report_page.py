@@ -345,7 +345,7 @@ def test_findings_lead_to_their_plots(browser: Any, eagle: Path) -> None:
 
 def test_recordings_of_the_collector(browser: Any, tmp_path: Path) -> None:
     """The repository's own samples: two step counts of one server beside plain decoding."""
-    from specanalyze.load import open_trace
+    from specanalyze.formats.load import open_trace
 
     samples = Path(__file__).resolve().parents[2] / "samples"
     steps2, steps5, plain = (
@@ -361,7 +361,7 @@ def test_recordings_of_the_collector(browser: Any, tmp_path: Path) -> None:
 
 
 def test_a_real_server_with_a_node_map(browser: Any, reference: Path, tmp_path: Path) -> None:
-    from specanalyze.load import open_trace
+    from specanalyze.formats.load import open_trace
 
     folder = reference / "traces" / "sglang_h200" / "tp2"
     trace = open_trace(sorted(folder.glob("e2_nccl_nodemap_m17_rank?.json.gz")))

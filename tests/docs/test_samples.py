@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from specanalyze.accept import accepts_of_trace
-from specanalyze.breakdown import break_down
-from specanalyze.breakdown_table import breakdown_json
-from specanalyze.calibration import calibrate
-from specanalyze.load import open_trace
+from specanalyze.answers.accept import accepts_of_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.breakdown_table import breakdown_json
+from specanalyze.answers.calibration import calibrate
+from specanalyze.formats.load import open_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "samples").glob("*.parquet"))

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from dice import Dice
 from hostile_json import VALUES, changed, text
 
-from specanalyze.load import open_trace
-from specanalyze.nsys_tables import DEVICE_TABLES, EVENT_TABLES, META, REQUIRED, STRINGS
-from specanalyze.trace_files import write_trace
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.nsys_tables import DEVICE_TABLES, EVENT_TABLES, META, REQUIRED, STRINGS
+from specanalyze.formats.trace_files import write_trace
 from specschema import metadata
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases"

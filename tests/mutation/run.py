@@ -38,14 +38,17 @@ from places import Mutant, mutants
 from survivors import reasons
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-MODULES: Final = tuple(
-    f"specanalyze.{name}"
-    for name in (
-        *("accept", "positions", "waits", "wait_table", "intervals", "instances", "replay_nodes", "carry_nodes"),
-        *("cycles", "calibration", "ranges", "activities", "partition", "collectives"),
-        *("compact_rank", "compact_window", "compact_talk"),
-    )
+ATTRIBUTION: Final = (
+    *("waits", "wait_table", "instances", "replay_nodes", "carry_nodes", "cycles", "ranges", "activities", "partition"),
+    *("compact_window", "compact_talk"),
 )
+MODULES: Final = {
+    "intervals": "specanalyze.intervals",
+    "collectives": "specanalyze.collectives",
+    "compact_rank": "specanalyze.formats.compact_rank",
+    **{name: f"specanalyze.attribution.{name}" for name in ATTRIBUTION},
+    **{name: f"specanalyze.answers.{name}" for name in ("accept", "positions", "calibration")},
+}
 """Partition, join, waiting and transfer, accept lengths, and what they stand on."""
 TESTS: Final = tuple(
     f"tests/analyzer/test_{name}.py"
@@ -115,7 +118,7 @@ class Forks:
     def _coverage(self) -> dict[str, dict[str, Any]]:
         """Test -> seconds and, by module, the lines that it runs; kept beside the outcomes."""
         kept = self.output.with_suffix(".coverage.json")
-        files = {name: str(Path(str(importlib.import_module(name).__file__))) for name in MODULES}
+        files = {name: str(Path(str(importlib.import_module(name).__file__))) for name in MODULES.values()}
         stamp = sorted(
             (str(p), p.stat().st_mtime_ns) for p in [*map(Path, files.values()), *{i.path for i in self.items.values()}]
         )
@@ -348,14 +351,14 @@ def _say(line: str) -> None:
 
 def shown(mutant: Mutant) -> str:
     """``accept:95 is_null -> is_not_null``."""
-    return f"{mutant.module.removeprefix('specanalyze.')}:{mutant.line}:{mutant.column} {mutant.was} -> {mutant.now}"
+    return f"{mutant.module.rpartition('.')[2]}:{mutant.line}:{mutant.column} {mutant.was} -> {mutant.now}"
 
 
 def main() -> int:
     """Run, and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    parser.add_argument("modules", nargs="*", help="names in specanalyze; all of the attribution engine without")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"all without; of {', '.join(MODULES)}")
     parser.add_argument(
         "--tests",
         nargs="+",
@@ -371,9 +374,11 @@ def main() -> int:
         help="tests for a mutant at most: a first look, to be followed by --again",
     )
     asked = parser.parse_args()
+    if unknown := [name for name in asked.modules if name not in MODULES]:
+        parser.error(f"no module to mutate: {', '.join(unknown)}")
     output = asked.output.resolve()
     os.chdir(ROOT)
-    modules = [f"specanalyze.{name}" for name in asked.modules] or list(MODULES)
+    modules = [MODULES[name] for name in asked.modules or MODULES]
     chosen = [mutant for name in modules for mutant in mutants(name, _source(name))]
     if asked.again:
         rows = _rows(output)

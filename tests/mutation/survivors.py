@@ -27,4 +27,4 @@ def reasons(mutant: Mutant, source: str) -> str:
     """Why this mutant may live; empty where nothing is written."""
     line = " ".join(source.splitlines()[mutant.line - 1].split())
     change = " ".join(f"{mutant.was} -> {mutant.now}".split())
-    return _told().get((mutant.module.removeprefix("specanalyze."), line, change), "")
+    return _told().get((mutant.module.rpartition(".")[2], line, change), "")

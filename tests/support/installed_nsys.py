@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specanalyze.nsys_install import NsightSystems, find
+from specanalyze.formats.nsys_install import NsightSystems, find
 
 
 def nsight_systems() -> NsightSystems:

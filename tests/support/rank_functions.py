@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from specanalyze.rank_result import RankResult, rank_result
+from specanalyze.attribution.rank_result import RankResult, rank_result
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError
 

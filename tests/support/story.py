@@ -128,7 +128,7 @@ class Recording:
 
     def write(self, folder: Path) -> Path:
         """The recording as a trace.parquet of its own folder, for the command line."""
-        from specanalyze.trace_writer import write_trace
+        from specanalyze.formats.trace_writer import write_trace
 
         (folder / self.name).mkdir(parents=True, exist_ok=True)
         path = folder / self.name / "trace.parquet"

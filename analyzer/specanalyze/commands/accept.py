@@ -53,7 +53,7 @@ def accept(
       specanalyze accept steps.jsonl --json
     """
     mapping = phase_map_of(phase_map)
-    from specanalyze.accept import accept_frame, accept_json, accepts_of_steps, accepts_of_trace, steps_beside
+    from specanalyze.answers.accept import accept_frame, accept_json, accepts_of_steps, accepts_of_trace, steps_beside
 
     steps = steps_beside(traces)
     if steps is not None:

@@ -58,9 +58,9 @@ def breakdown(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    from specanalyze.breakdown import break_down
-    from specanalyze.breakdown_table import breakdown_frame, breakdown_json
-    from specanalyze.calibration import calibrate, calibrated_columns, calibration_json
+    from specanalyze.answers.breakdown import break_down
+    from specanalyze.answers.breakdown_table import breakdown_frame, breakdown_json
+    from specanalyze.answers.calibration import calibrate, calibrated_columns, calibration_json
 
     result = break_down(trace, mapping)
     calibrations = {rank.key: calibrate(rank, result.cycles) for rank in result.ranks}

@@ -74,7 +74,7 @@ def breakeven(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
     base = open_for(baseline, cycles=baseline_cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    from specanalyze.breakeven import break_even, break_even_json
+    from specanalyze.answers.breakeven import break_even, break_even_json
 
     result = break_even(trace, base, mapping, accept_differences=accept_differences)
 

@@ -61,8 +61,8 @@ def compare(
 
       specanalyze compare main.parquet branch.parquet --fail-above 5%
     """
-    from specanalyze.compare import compare as run
-    from specanalyze.compare import comparison_json, regressions, share_of
+    from specanalyze.answers.compare import compare as run
+    from specanalyze.answers.compare import comparison_json, regressions, share_of
 
     mapping = phase_map_of(phase_map)
     above = None if fail_above is None else share_of(fail_above)

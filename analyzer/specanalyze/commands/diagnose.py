@@ -63,8 +63,8 @@ def diagnose(
     plain = (
         None if baseline is None else open_recording(baseline, salvage=salvage, device=device, jobs=jobs, engine=engine)
     )
-    from specanalyze.diagnose import diagnose as run
-    from specanalyze.diagnose import diagnosis_json
+    from specanalyze.diagnosis.diagnose import diagnose as run
+    from specanalyze.diagnosis.diagnose import diagnosis_json
 
     result = run(trace, baseline=plain, accept_differences=accept_differences, phase_map=mapping)
 

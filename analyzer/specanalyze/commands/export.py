@@ -47,9 +47,9 @@ def export(
 
     Example: specanalyze export trace.parquet --to nsys -o trace.nsys-rep --cycles 10:20
     """
-    from specanalyze.export import export as write
-    from specanalyze.export import refuse_name
-    from specanalyze.export_events import parse_cycles
+    from specanalyze.exports.export import export as write
+    from specanalyze.exports.export import refuse_name
+    from specanalyze.exports.export_events import parse_cycles
 
     refuse_name(to, output, force=force)
     refuse_unwritable(output)

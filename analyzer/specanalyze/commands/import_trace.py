@@ -39,12 +39,12 @@ def import_trace(
     """
     refuse_output(output, (".parquet",), force=force)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
-    from specanalyze.carry_nodes import with_nodes
+    from specanalyze.attribution.carry_nodes import with_nodes
+    from specanalyze.formats.trace_files import write_trace
     from specanalyze.render.stderr import warn
-    from specanalyze.trace_files import write_trace
 
     write_trace(with_nodes(trace), output, force=force)
-    from specanalyze.validate import summary
+    from specanalyze.answers.validate import summary
 
     written = summary(output)
     if json:

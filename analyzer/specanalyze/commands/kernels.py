@@ -47,8 +47,8 @@ def kernels(
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
     import polars as pl
 
-    from specanalyze.breakdown_warnings import NO_DEVICE_WORK
-    from specanalyze.kernels import kernels as kernel_table
+    from specanalyze.answers.kernels import kernels as kernel_table
+    from specanalyze.attribution.breakdown_warnings import NO_DEVICE_WORK
     from specschema.errors import TraceError, UsageError
     from specschema.phases import PHASE_KEYS
 

@@ -45,8 +45,8 @@ def layers(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine)
-    from specanalyze.layers import by_layer, by_module
-    from specanalyze.layers import layers as layer_table
+    from specanalyze.answers.layers import by_layer, by_module
+    from specanalyze.answers.layers import layers as layer_table
 
     result = layer_table(trace, phase, mapping)
 

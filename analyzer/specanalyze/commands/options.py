@@ -105,7 +105,7 @@ def open_for(
 ) -> Trace:
     """Open a recording with a progress bar on stderr when that takes long and someone watches."""
     from specanalyze.engines.choice import with_engine
-    from specanalyze.load import open_trace
+    from specanalyze.formats.load import open_trace
     from specanalyze.render.progress import reading
     from specschema.errors import UsageError
 
@@ -126,7 +126,7 @@ def limit_memory(name: str) -> None:
 
 def _over_memory(line: str) -> None:
     """The command is about to end; nothing of its answer has been printed."""
-    from specanalyze.plain_text import plain
+    from specanalyze.formats.plain_text import plain
     from specanalyze.render.progress import finish
 
     finish()

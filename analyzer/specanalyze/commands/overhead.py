@@ -43,7 +43,7 @@ def overhead(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    from specanalyze.overhead import measure_overhead, overhead_json
+    from specanalyze.answers.overhead import measure_overhead, overhead_json
 
     result = measure_overhead(trace, mapping)
 

@@ -50,7 +50,7 @@ def phases(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    from specanalyze.phases_report import phase_report, phases_frame, phases_json
+    from specanalyze.answers.phases_report import phase_report, phases_frame, phases_json
 
     report = phase_report(trace, mapping)
     frame = phases_frame(report, by)

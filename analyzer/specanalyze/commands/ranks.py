@@ -39,7 +39,7 @@ def ranks(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine)
-    from specanalyze.ranks_report import compare_ranks, ranks_frame, ranks_json
+    from specanalyze.answers.ranks_report import compare_ranks, ranks_frame, ranks_json
 
     report = compare_ranks(trace, mapping)
 

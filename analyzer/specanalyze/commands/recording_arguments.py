@@ -57,7 +57,7 @@ def recordings_among(arguments: Sequence[str]) -> list[list[Path]]:
     A folder or trace.parquet is a recording of its own; rank files of one folder whose names differ in the rank only
     belong together.
     """
-    from specanalyze.recordings import rank_in_name, recording_in_name
+    from specanalyze.formats.recordings import rank_in_name, recording_in_name
 
     groups: dict[object, list[Path]] = {}
     for argument in arguments:

@@ -39,9 +39,9 @@ def redact_trace(
     """
     refuse_output(output, (".parquet",), force=force)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
-    from specanalyze.redact import LEAVES, redact
+    from specanalyze.exports.redact import LEAVES, redact
+    from specanalyze.formats.trace_files import write_trace
     from specanalyze.render.stderr import warn
-    from specanalyze.trace_files import write_trace
 
     redacted, redaction = redact(trace)
     write_trace(redacted, output, force=force)

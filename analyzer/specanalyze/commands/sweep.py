@@ -70,8 +70,8 @@ def sweep(
         open_for(paths, salvage=salvage, device=device, jobs=jobs, engine=engine)
         for paths in recordings_among(recordings)
     ]
-    from specanalyze.sweep import sweep as run
-    from specanalyze.sweep import sweep_json
+    from specanalyze.answers.sweep import sweep as run
+    from specanalyze.answers.sweep import sweep_json
 
     result = run(traces, over, None if values is None else [v.strip() for v in values.split(",")], mapping)
 

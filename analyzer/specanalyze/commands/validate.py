@@ -41,8 +41,8 @@ def validate(
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    from specanalyze.answers.validate import validate as check
     from specanalyze.render.terminal import console, table
-    from specanalyze.validate import validate as check
 
     frame, result = check(trace, mapping)
 

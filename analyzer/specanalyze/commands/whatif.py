@@ -110,7 +110,7 @@ def whatif(
 
       specanalyze whatif steps2.parquet --steps 5 --against steps5.parquet
     """
-    from specanalyze.whatif import Changes, scale_of, target_of, what_if, what_if_json
+    from specanalyze.answers.whatif import Changes, scale_of, target_of, what_if, what_if_json
 
     scales = [scale_of(text) for text in scale or ()] + [(*target_of(text), 0.0) for text in remove or ()]
     changes = Changes(tuple(scales), draft_tp, steps, tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 from rich.text import Text
 
-from specanalyze.accept import Accepts
+from specanalyze.answers.accept import Accepts
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, notes, percent, share_bar, table
 

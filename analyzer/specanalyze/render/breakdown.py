@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 from rich.text import Text
 
-from specanalyze.breakdown import Breakdown
-from specanalyze.calibration import Calibration
-from specanalyze.rank_breakdown import RankBreakdown
+from specanalyze.answers.breakdown import Breakdown
+from specanalyze.answers.calibration import Calibration
+from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 from specschema.phases import BUCKETS
 

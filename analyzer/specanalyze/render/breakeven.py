@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specanalyze.bootstrap import Interval
-from specanalyze.breakeven import BreakEven, Clock
+from specanalyze.answers.bootstrap import Interval
+from specanalyze.answers.breakeven import BreakEven, Clock
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, milliseconds, notes, table
 

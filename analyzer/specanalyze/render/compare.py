@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 from rich.text import Text
 
-from specanalyze.bootstrap import LEVEL
-from specanalyze.compare import FASTER, SLOWER, Comparison
+from specanalyze.answers.bootstrap import LEVEL
+from specanalyze.answers.compare import FASTER, SLOWER, Comparison
 from specanalyze.render.terminal import console, milliseconds, notes, table
 
 MOST_KERNELS = 20

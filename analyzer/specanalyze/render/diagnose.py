@@ -6,7 +6,7 @@ import polars as pl
 from rich.padding import Padding
 from rich.text import Text
 
-from specanalyze.diagnose import Diagnosis
+from specanalyze.diagnosis.diagnose import Diagnosis
 from specanalyze.render.terminal import console, milliseconds, notes
 
 

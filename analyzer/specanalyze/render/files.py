@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from specanalyze.plain_text import plain
+from specanalyze.formats.plain_text import plain
 from specschema.errors import UsageError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 from rich.text import Text
 
-from specanalyze.layers import Layers, by_layer, by_module
+from specanalyze.answers.layers import Layers, by_layer, by_module
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 
 SHADES = " ░▒▓█"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specanalyze.bootstrap import Interval
-from specanalyze.overhead import Overhead
+from specanalyze.answers.bootstrap import Interval
+from specanalyze.answers.overhead import Overhead
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, milliseconds, notes, table
 

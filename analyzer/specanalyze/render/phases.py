@@ -8,8 +8,8 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
-from specanalyze.pace import Pace
-from specanalyze.phases_report import TOTAL, PhaseReport
+from specanalyze.answers.pace import Pace
+from specanalyze.answers.phases_report import TOTAL, PhaseReport
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 
 RANKS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from specanalyze.ranks_report import RanksReport, ranks_frame
+from specanalyze.answers.ranks_report import RanksReport, ranks_frame
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
 
 

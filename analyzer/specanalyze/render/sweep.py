@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
+from specanalyze.answers.sweep import DRAFT_STEPS, Sweep
 from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
-from specanalyze.sweep import DRAFT_STEPS, Sweep
 
 
 def draw(result: Sweep) -> None:

@@ -8,9 +8,9 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
-from specanalyze.prediction_check import PredictionCheck
+from specanalyze.answers.prediction_check import PredictionCheck
+from specanalyze.answers.whatif import WhatIf
 from specanalyze.render.terminal import console, milliseconds, table
-from specanalyze.whatif import WhatIf
 
 _MOVED_NS = 500.0
 _SHOWN_SHARE = 0.005

@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from specanalyze.advice import ACCEPTS, advice
-from specanalyze.positions import acceptance_by_position
+from specanalyze.answers.advice import ACCEPTS, advice
+from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.render.terminal import percent
 from specanalyze.report.palette import recording
 from specanalyze.report.recorded import Recorded

@@ -8,9 +8,9 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
-from specanalyze.breakdown_warnings import NO_DEVICE_WORK
-from specanalyze.calibration import Calibration, calibrate
-from specanalyze.rank_breakdown import RankBreakdown
+from specanalyze.answers.calibration import Calibration, calibrate
+from specanalyze.attribution.breakdown_warnings import NO_DEVICE_WORK
+from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded

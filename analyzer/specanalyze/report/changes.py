@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from specanalyze.compare import FASTER, ONLY, SLOWER, Comparison, compare_measured
+from specanalyze.answers.compare import FASTER, ONLY, SLOWER, Comparison, compare_measured
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import NAMES, variable
 from specanalyze.report.recorded import Recorded, measured_of

@@ -10,8 +10,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from specanalyze.activities import communication_code
-from specanalyze.analysis import RankAnalysis, WindowAnalysis, analyse_rank
+from specanalyze.attribution.activities import communication_code
+from specanalyze.attribution.analysis import RankAnalysis, WindowAnalysis, analyse_rank
 from specanalyze.columns import of_kind
 from specanalyze.phase_names import recognise
 from specanalyze.report.palette import COLOURS, shown_as, variable

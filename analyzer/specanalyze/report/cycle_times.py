@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.cycles import DECODING
+from specanalyze.attribution.cycles import DECODING
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table

@@ -8,11 +8,11 @@ from typing import Final
 
 import polars as pl
 
-from specanalyze.breakeven import BreakEven, Clock, clock_of, weigh
-from specanalyze.environment import UNSET, argument_section, environment_of, facts, variables
-from specanalyze.positions import acceptance_by_position
+from specanalyze.answers.breakeven import BreakEven, Clock, clock_of, weigh
+from specanalyze.answers.environment import UNSET, argument_section, environment_of, facts, variables
+from specanalyze.answers.positions import acceptance_by_position
+from specanalyze.answers.wiring import wiring_warnings
 from specanalyze.report.recorded import Recorded
-from specanalyze.wiring import wiring_warnings
 from specschema.errors import SpecError, TraceError
 
 FIRST_FACTS: Final = (

@@ -7,7 +7,7 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
-from specanalyze.layers import by_layer, by_module
+from specanalyze.answers.layers import by_layer, by_module
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import NAMES, shown_as, variable
 from specanalyze.report.recorded import Recorded

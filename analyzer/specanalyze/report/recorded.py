@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TypeVar
 
-from specanalyze.accept import Accepts, accepts_of_cycles
-from specanalyze.advice import ACCEPTS, NODE_MAP, advice
+from specanalyze.answers.accept import Accepts, accepts_of_cycles
+from specanalyze.answers.advice import ACCEPTS, NODE_MAP, advice
+from specanalyze.answers.layers import Layers, layers
+from specanalyze.answers.measured import Measured, measure
+from specanalyze.answers.overhead import Overhead, measure_overhead
+from specanalyze.answers.phases_report import PhaseReport, phase_report
+from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.columns import of_kind
-from specanalyze.layers import Layers, layers
-from specanalyze.measured import Measured, measure
-from specanalyze.overhead import Overhead, measure_overhead
-from specanalyze.phases_report import PhaseReport, phase_report
-from specanalyze.rank_breakdown import RankBreakdown
-from specanalyze.recordings import recording_in_name
+from specanalyze.formats.recordings import recording_in_name
 from specanalyze.report.held_trace import held
 from specanalyze.trace import Trace
 from specschema.errors import TraceError

@@ -8,12 +8,12 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from specanalyze.answers.sweep import Sweep, sweep_measured
 from specanalyze.render.terminal import milliseconds, percent
 from specanalyze.report.palette import recording, shown_as, variable
 from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
-from specanalyze.sweep import Sweep, sweep_measured
 from specschema.errors import SpecError, UsageError
 
 _TITLE, _QUESTION = "Fixed and per-token cost", "What would fewer or more draft steps cost and bring?"

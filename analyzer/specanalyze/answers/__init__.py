@@ -1,0 +1,1 @@
+"""The questions a user asks, each one public function over the attribution."""

@@ -1,0 +1,196 @@
+"""The calibrated breakdown (rule D6): busy time as measured, idle time scaled to the untraced cycle, with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.answers.bootstrap import Interval
+from specanalyze.answers.medians import median_interval
+from specanalyze.answers.overhead import alike_cycles
+from specanalyze.attribution.cycles import decoding
+from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specschema.phases import IDLE_BUCKETS, PHASE_KEYS
+
+FEW: Final = 5
+"""Fewer untraced cycles than this are no control."""
+
+ODD_SHARE: Final = 0.1
+"""Windows in which more than this share of the cycles is of another mode or batch are not calibrated."""
+
+CELL_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.String,
+    "phase": pl.String,
+    "bucket": pl.String,
+    "measured_ns": pl.Float64,
+    "calibrated_ns": pl.Float64,
+    "low_ns": pl.Float64,
+    "high_ns": pl.Float64,
+}
+"""Columns of ``Calibration.cells``."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One rank's calibration. All times are ns a cycle.
+
+    Attributes:
+        rank: its key.
+        reason: why there is none; None where there is one.
+        cells: CELL_SCHEMA, one row a phase and bucket of the partition. Busy buckets are as measured. The idle ones share what the
+            untraced cycle leaves beside the busy time in the proportion measured (calibrated_ns); how it is really
+            shared is not known, so low_ns and high_ns are the least and the most that each can be when none is longer than
+            measured (none shorter, where the untraced cycle is the longer one), at the bounds of the untraced median.
+        measured_ns: traced cycle: window / cycles.
+        traced_ns: median of the traced cycles, start to start, as ``overhead`` takes it; None without.
+        untraced_ns: median of the untraced cycles with its bounds; None without.
+        scale: factor on idle time; None where there is no calibration.
+    """
+
+    rank: str
+    reason: str | None
+    cells: pl.DataFrame
+    measured_ns: float | None = None
+    untraced_ns: Interval | None = None
+    scale: float | None = None
+    traced_ns: float | None = None
+
+    def idle_estimate(self, measured_ns: float) -> tuple[float, float, float] | None:
+        """Estimate and bounds, ns a cycle, of an idle part of the cycle (a bucket, a part of one, or several).
+
+        Args:
+            measured_ns: the part as traced, ns a cycle.
+        """
+        if self.scale is None or self.untraced_ns is None:
+            return None
+        idle = pl.col("bucket").is_in(IDLE_BUCKETS)
+        busy_ns = float(self.cells.filter(~idle).get_column("measured_ns").sum())
+        idle_ns = float(self.cells.filter(idle).get_column("measured_ns").sum())
+        least = max((self.untraced_ns.low or 0.0) - busy_ns, 0.0)
+        most = max((self.untraced_ns.high or self.untraced_ns.value) - busy_ns, 0.0)
+        low = min(max(least - (idle_ns - measured_ns), 0.0), measured_ns)
+        return measured_ns * self.scale, low, min(measured_ns, most) + max(most - idle_ns, 0.0)
+
+
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    """``calibrated`` of a rank in ``breakdown --json``: the reason why there is none, or ns a cycle by phase and bucket."""
+    if calibration.reason is not None or calibration.untraced_ns is None:
+        return {"reason": calibration.reason}
+    phases: dict[str, dict[str, dict[str, float]]] = {}
+    for row in calibration.cells.iter_rows(named=True):
+        cell = {key: row[key] for key in ("measured_ns", "calibrated_ns", "low_ns", "high_ns")}
+        phases.setdefault(row["phase"], {})[row["bucket"]] = cell
+    return {
+        "reason": None,
+        "estimate": True,
+        "traced_cycle_ns": calibration.measured_ns,
+        "traced_median_ns": calibration.traced_ns,
+        "untraced_cycle_ns": calibration.untraced_ns.value,
+        "untraced_low_ns": calibration.untraced_ns.low,
+        "untraced_high_ns": calibration.untraced_ns.high,
+        "idle_scale": calibration.scale,
+        "per_cycle": phases,
+    }
+
+
+def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
+    """Calibrate one rank's partition by its untraced cycles.
+
+    Args:
+        rank: its breakdown.
+        cycles: of ``cycles.cycle_table`` or ``cycles.rank_cycles``; rows of other ranks are ignored.
+
+    Returns:
+        The calibration, or the reason why there is none: no untraced control, windows of mixed work, no device work.
+    """
+    mine = cycles.filter(pl.col("rank") == rank.key)
+    empty = pl.DataFrame(schema=CELL_SCHEMA)
+
+    def withheld(reason: str) -> Calibration:
+        return Calibration(rank.key, f"rank {rank.key}: no calibrated times: {reason}", empty)
+
+    profiled = mine.filter(pl.col("window").is_not_null())
+    inside = profiled.height
+    if not rank.window_ns or not inside:
+        return withheld("no cycle was traced")
+    if not decoding(profiled).height:
+        return withheld("the windows hold no decode cycle")
+    alike, mode = alike_cycles(mine)
+    within = alike.filter(pl.col("window").is_not_null())
+    traced = within.height
+    steps = within.filter(pl.col("step_ns") > 0).get_column("step_ns").to_numpy().astype(np.float64)
+    untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
+    if len(untraced) < FEW:
+        return withheld(
+            f"only {len(untraced)} untraced {mode} cycles stand beside the traced ones; record a longer answer of the same "
+            "request, so that cycles stay outside the windows, or give those of another run with --cycles FILE"
+        )
+    if traced < (1 - ODD_SHARE) * inside:
+        return withheld(f"only {traced} of the {inside} traced cycles are {mode} cycles of one batch size")
+    coverage = rank.coverage("verify")
+    if coverage["with_gpu_records"] < coverage["graph_launches"]:
+        return withheld("graph replays without device records make busy time look idle")
+    found = _calibrated(rank, traced, median_interval(untraced.to_numpy().astype(np.float64)))
+    return replace(found, traced_ns=float(np.median(steps))) if len(steps) else found
+
+
+def _calibrated(rank: RankBreakdown, count: int, untraced: Interval) -> Calibration:
+    rows = [(rank.key, p, b, ns / count) for p in PHASE_KEYS for b, ns in rank.buckets_ns.get(p, {}).items()]
+    cells = pl.DataFrame(rows, schema=dict(list(CELL_SCHEMA.items())[:4]), orient="row")
+    idle = pl.col("bucket").is_in(IDLE_BUCKETS)
+    busy_ns = float(cells.filter(~idle).get_column("measured_ns").sum())
+    idle_ns = float(cells.filter(idle).get_column("measured_ns").sum())
+    # What the untraced cycle leaves for idle time; busy work alone may already be longer (work of neighbours overlaps).
+    left, least, most = (
+        max(v - busy_ns, 0.0) for v in (untraced.value, untraced.low or 0.0, untraced.high or untraced.value)
+    )
+    scale = left / idle_ns if idle_ns else 1.0
+    measured = pl.col("measured_ns")
+    calibrated = pl.when(idle).then(measured * scale).otherwise(measured)
+    # None longer than measured while the untraced cycle is the shorter one; else any of them may have all of the surplus.
+    surplus = max(most - idle_ns, 0.0)
+    low = (least - (idle_ns - measured)).clip(0.0, measured)
+    high = pl.min_horizontal(measured, pl.lit(most)) + surplus
+    cells = cells.with_columns(
+        calibrated_ns=calibrated,
+        low_ns=pl.when(idle).then(low).otherwise(measured),
+        high_ns=pl.when(idle).then(high).otherwise(measured),
+    )
+    cells = cells.select(pl.col(c).cast(t) for c, t in CELL_SCHEMA.items())
+    return Calibration(rank.key, None, cells, rank.window_ns / count, untraced, scale)
+
+
+def calibrated_columns(frame: pl.DataFrame, calibrations: Mapping[str, Calibration]) -> pl.DataFrame:
+    """Add calibrated columns to the breakdown table.
+
+    Args:
+        frame: of ``breakdown_table.breakdown_frame(..., by="rank")``.
+        calibrations: rank key -> of ``calibrate``.
+
+    Returns:
+        The frame with calibrated_ns, calibrated_low_ns and calibrated_high_ns: total_ns as it would have been untraced, an
+        estimate; null where a rank's calibration is withheld.
+    """
+    cells = pl.concat([pl.DataFrame(schema=CELL_SCHEMA), *(c.cells for c in calibrations.values())])
+    factors = cells.filter(pl.col("measured_ns") > 0).select(
+        "rank",
+        "phase",
+        "bucket",
+        *((pl.col(f"{name}_ns") / pl.col("measured_ns")).alias(f"_{name}") for name in ("calibrated", "low", "high")),
+    )
+    joined = frame.join(factors, on=["rank", "phase", "bucket"], how="left", maintain_order="left")
+    total = pl.col("total_ns")
+    return joined.with_columns(
+        calibrated_ns=(total * pl.col("_calibrated")).round().cast(pl.Int64),
+        calibrated_low_ns=(total * pl.col("_low")).round().cast(pl.Int64),
+        calibrated_high_ns=(total * pl.col("_high")).round().cast(pl.Int64),
+    ).drop("_calibrated", "_low", "_high")
+
+
+def withheld_reasons(calibrations: Mapping[str, Calibration]) -> list[str]:
+    """Why ranks have no calibrated times, one line each."""
+    return [c.reason for c in calibrations.values() if c.reason is not None]

@@ -1,0 +1,350 @@
+"""``compare``: what differs in the environment of two recordings, and what moved beyond the noise of their cycles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.answers.bootstrap import LEVEL, SEED, Floats, Interval, difference_intervals
+from specanalyze.answers.environment import (
+    Difference,
+    check_baseline,
+    differences,
+    environment_of,
+    recorder_difference,
+    unknown,
+)
+from specanalyze.answers.measured import Measured, measure_each
+from specanalyze.answers.medians import resampled_medians
+from specanalyze.trace import Trace
+from specschema.errors import UsageError
+from specschema.phases import BUCKETS, IDLE_BUCKETS
+
+SMALLEST_SHARE: Final = 0.01
+"""A change of less than this share of the cycle is called small even where it is beyond noise: nobody should act on it."""
+KERNEL_CHANGE: Final = 0.10
+"""A kernel whose time a cycle moves by less than this share of itself is not listed."""
+KERNEL_SHARE: Final = 0.002
+"""Nor one whose change is less than this share of the cycle."""
+
+FASTER, SLOWER, SMALL, NOISE, UNKNOWN, ONLY = "faster", "slower", "small", "within noise", "unknown", "only in one"
+
+TABLE_SCHEMA: Final = {
+    "scope": pl.String,
+    "phase": pl.String,
+    "bucket": pl.String,
+    "before_ns": pl.Float64,
+    "after_ns": pl.Float64,
+    "change_ns": pl.Float64,
+    "low_ns": pl.Float64,
+    "high_ns": pl.Float64,
+    "change_share": pl.Float64,
+    "verdict": pl.String,
+}
+"""Columns of ``Comparison.table``: scope is cycle, phase, bucket or part (transfer and wait of the phase's
+communication across ranks, hidden time included); times are ns a cycle."""
+
+KERNEL_SCHEMA: Final = {
+    "phase": pl.String,
+    "name": pl.String,
+    "bucket": pl.String,
+    "status": pl.String,
+    "calls_before": pl.Float64,
+    "calls_after": pl.Float64,
+    "before_ns": pl.Float64,
+    "after_ns": pl.Float64,
+    "change_ns": pl.Float64,
+}
+"""Columns of ``Comparison.kernels``: status is appeared, vanished or changed; calls and ns are a cycle and rank."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recordings side by side.
+
+    Attributes:
+        before, after: their names.
+        differences: how they were recorded, where that differs, then facts of the environment that differ, what matters first.
+        table: see TABLE_SCHEMA.
+        kernels: see KERNEL_SCHEMA, largest change first.
+        tokens_per_second: of each, None where accepts are not recorded.
+        accept_lengths: of each, None likewise.
+        clock: where the cycle times come from: ``untraced`` cycles, or ``traced`` ones, which observing lengthens.
+        warnings: one line each.
+    """
+
+    before: str
+    after: str
+    differences: list[Difference]
+    table: pl.DataFrame
+    kernels: pl.DataFrame
+    tokens_per_second: tuple[float | None, float | None]
+    accept_lengths: tuple[float | None, float | None]
+    clock: str
+    warnings: list[str]
+
+    @property
+    def cycle_change(self) -> float | None:
+        """Change of the cycle as a share of the first recording's; None unless it is beyond noise."""
+        row = self.table.filter(pl.col("scope") == "cycle").row(0, named=True)
+        return row["change_share"] if row["verdict"] in (FASTER, SLOWER, SMALL) else None
+
+
+def compare(
+    before: Trace,
+    after: Trace,
+    *,
+    baseline: bool = False,
+    accept_differences: bool = False,
+    phase_map: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Compare two recordings.
+
+    Args:
+        before: the first.
+        after: the second.
+        baseline: the first one is what the second is judged by, so it must have run on the same environment. A plain
+            recording beside a speculating one is always taken so.
+        accept_differences: let it pass where it did not.
+        phase_map: regular expression -> phase for range names that are not built in.
+
+    Raises:
+        TraceError: a recording without phases or whole cycles, or a stale baseline.
+    """
+    return compare_measured(
+        *measure_each([before, after], phase_map),
+        baseline=baseline,
+        accept_differences=accept_differences,
+    )
+
+
+def compare_measured(
+    a: Measured, b: Measured, *, baseline: bool = False, accept_differences: bool = False
+) -> Comparison:
+    """``compare`` on recordings that are measured already.
+
+    Raises:
+        TraceError: a stale baseline.
+    """
+    before, after = a.trace, b.trace
+    warnings = [*before.warnings, *after.warnings]
+    if baseline or (b.speculating and not a.speculating):
+        speed = a.tokens_per_second
+        what = "" if speed is None else f"{speed:.1f} tok/s"
+        warnings += check_baseline(before, after, accept=accept_differences, what=what)
+    elif missing := unknown(environment_of(before), environment_of(after)):
+        warnings.append(f"not recorded in both, so it may differ as well: {', '.join(missing[:8])}")
+    if b.speculating and not a.speculating:
+        a_forward = _as_verify(a)
+        warnings.append("decode of the first is set beside verify of the second: both are the target's forward")
+    else:
+        a_forward = a
+    warnings += a.stalls() + b.stalls()
+    clock = "untraced" if a.controlled and b.controlled else "traced"
+    if clock == "traced":
+        warnings.append(
+            "cycle times are of traced cycles in both, which observing makes longer: launch, gap and host times are no "
+            "ground for a decision; record untraced control cycles beside the windows"
+        )
+    rows = [_cycle_row(a, b, clock == "traced"), *_phase_rows(a_forward, b)]
+    return Comparison(
+        before.name,
+        after.name,
+        [*recorder_difference(before, after), *differences(environment_of(before), environment_of(after))],
+        pl.DataFrame(rows, schema=TABLE_SCHEMA),
+        kernel_changes(a_forward, b),
+        (a.tokens_per_second, b.tokens_per_second),
+        (a.accept_length, b.accept_length),
+        clock,
+        list(dict.fromkeys(warnings)),
+    )
+
+
+def _as_verify(plain: Measured) -> Measured:
+    """A plain recording whose decode steps stand as verify forwards of one token."""
+    rename = pl.col("phase").replace("decode", "verify").alias("phase")
+    ranks = [replace(r, instances={**r.instances, "verify": r.instances["decode"]}) for r in plain.breakdown.ranks]
+    waits = plain.waits and replace(plain.waits, collectives=plain.waits.collectives.with_columns(rename))
+    return replace(
+        plain,
+        waits=waits,
+        breakdown=replace(plain.breakdown, ranks=ranks),
+        per_cycle=plain.per_cycle.with_columns(rename),
+        kernels=plain.kernels.with_columns(rename),
+    )
+
+
+def _verdict(interval: Interval, cycle_ns: float, both: bool) -> str:
+    if not both:
+        return ONLY
+    if interval.low is None:
+        return UNKNOWN
+    if not interval.excludes_zero:
+        return NOISE
+    if abs(interval.value) < SMALLEST_SHARE * cycle_ns:
+        return SMALL
+    return SLOWER if interval.value > 0 else FASTER
+
+
+def _row(
+    scope: str, phase: str | None, bucket: str | None, pair: tuple[float, float], change: Interval, **how: Any
+) -> dict[str, Any]:
+    before, after = pair
+    return {
+        "scope": scope,
+        "phase": phase,
+        "bucket": bucket,
+        "before_ns": before,
+        "after_ns": after,
+        "change_ns": change.value,
+        "low_ns": change.low,
+        "high_ns": change.high,
+        "change_share": change.value / before if before else None,
+        "verdict": _verdict(change, how["cycle_ns"], how.get("both", True)),
+    }
+
+
+def difference_of_medians(before: Floats, after: Floats) -> Interval:
+    """Median of ``after`` minus that of ``before``, with bounds; one figure a cycle."""
+    value = float(np.median(after) - np.median(before))
+    if len(before) < 2 or len(after) < 2:
+        return Interval(value, None, None)
+    drawn = resampled_medians(after, SEED + 1) - resampled_medians(before)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high))
+
+
+def _cycle_row(a: Measured, b: Measured, traced: bool) -> dict[str, Any]:
+    one, other = (m.steps_ns(True) if traced and len(m.steps_ns(True)) else m.clock_ns() for m in (a, b))
+    change = difference_of_medians(one, other)
+    before = float(np.median(one))
+    return _row("cycle", None, None, (before, float(np.median(other))), change, cycle_ns=before)
+
+
+def _phase_rows(a: Measured, b: Measured) -> list[dict[str, Any]]:
+    """A row a phase and a row each of its buckets."""
+    phases = list(dict.fromkeys((*a.phases, *b.phases, "cycle")))
+    one, other = a.matrix(phases), b.matrix(phases)
+    cycle_ns = a.step_ns
+    wide = [np.concatenate([m.sum(axis=2, keepdims=True), m], axis=2).reshape(len(m), -1) for m in (one, other)]
+    changes = difference_intervals(wide[0], wide[1])
+    means = [w.mean(axis=0) for w in wide]
+    rows = []
+    for i, phase in enumerate(phases):
+        both = phase == "cycle" or (phase in a.phases and phase in b.phases)
+        for j, bucket in enumerate((None, *BUCKETS)):
+            at = i * (len(BUCKETS) + 1) + j
+            pair = (float(means[0][at]), float(means[1][at]))
+            if pair == (0.0, 0.0):
+                continue
+            scope = "phase" if bucket is None else "bucket"
+            rows.append(_row(scope, phase, bucket, pair, changes[at], cycle_ns=cycle_ns, both=both))
+        rows += _part_rows(a, b, phase, cycle_ns)
+    return rows
+
+
+def _part_rows(a: Measured, b: Measured, phase: str, cycle_ns: float) -> list[dict[str, Any]]:
+    """Transfer and waiting of a phase's communication, where both recordings have several ranks that match."""
+    one, other = a.communication(phase), b.communication(phase)
+    if one is None or other is None:
+        return []
+    parts = ["transfer_ns", "wait_ns"]
+    x, y = (t.select(parts).to_numpy().astype(np.float64) for t in (one, other))
+    changes = difference_intervals(x, y)
+    return [
+        _row("part", phase, part.removesuffix("_ns"), (float(p), float(q)), change, cycle_ns=cycle_ns)
+        for part, p, q, change in zip(parts, x.mean(axis=0), y.mean(axis=0), changes, strict=True)
+    ]
+
+
+def kernel_changes(a: Measured, b: Measured) -> pl.DataFrame:
+    """Kernels that appeared, vanished, or whose time a cycle changed, by phase and name; columns of KERNEL_SCHEMA."""
+    keys = ["phase", "name", "bucket"]
+
+    def of(m: Measured, side: str) -> pl.DataFrame:
+        ranks = len(m.breakdown.ranks)
+        cycles = {r.key: max(r.instances.get(m.main_phase, 0), 1) for r in m.breakdown.ranks}
+        share = pl.col("rank").replace_strict(cycles, return_dtype=pl.Float64)
+        return m.kernels.group_by(keys).agg(
+            ((pl.col("count") / share).sum() / ranks).alias(f"calls_{side}"),
+            ((pl.col("sum_ns") / share).sum() / ranks).alias(f"{side}_ns"),
+        )
+
+    both = of(a, "before").join(of(b, "after"), on=keys, how="full", coalesce=True)
+    status = (
+        pl.when(pl.col("before_ns").is_null())
+        .then(pl.lit("appeared"))
+        .when(pl.col("after_ns").is_null())
+        .then(pl.lit("vanished"))
+        .otherwise(pl.lit("changed"))
+    )
+    numbers = ["calls_before", "calls_after", "before_ns", "after_ns"]
+    table = both.with_columns(status.alias("status"), *(pl.col(n).fill_null(0.0) for n in numbers))
+    change = (pl.col("after_ns") - pl.col("before_ns")).alias("change_ns")
+    large = pl.col("change_ns").abs() >= KERNEL_SHARE * a.step_ns
+    moved = (pl.col("status") != "changed") | (pl.col("change_ns").abs() >= KERNEL_CHANGE * pl.col("before_ns"))
+    return (
+        table.with_columns(change)
+        .filter(large & moved)
+        .sort(pl.col("change_ns").abs(), "name", descending=[True, False])
+        .select(*KERNEL_SCHEMA)
+    )
+
+
+def share_of(text: str) -> float:
+    """``5%`` -> 0.05, ``0.05`` -> 0.05.
+
+    Raises:
+        UsageError: not a share between 0 and 100 %.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    value = float(found.group(1)) / (100 if found.group(2) else 1) if found else -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"--fail-above {text}: give a share such as 5% or 0.05")
+    return value
+
+
+def regressions(result: Comparison, above: float) -> list[str]:
+    """What got slower by more than ``above`` (share of the first recording's cycle) beyond noise, one line each.
+
+    The cycle is judged, and busy time of phases; idle time of traced cycles is not (rule D6).
+    """
+    cycle = result.table.filter(pl.col("scope") == "cycle").row(0, named=True)
+    slower = result.table.filter(
+        pl.col("verdict") == SLOWER,
+        pl.col("change_ns") > above * cycle["before_ns"],
+        ~pl.col("scope").is_in(["phase", "part"]),
+    )
+    if result.clock == "traced":
+        slower = slower.filter(pl.col("bucket").is_not_null())
+    lines = []
+    for row in slower.filter(~pl.col("bucket").is_in(IDLE_BUCKETS).fill_null(value=False)).iter_rows(named=True):
+        what = "the cycle" if row["scope"] == "cycle" else f"{row['phase']} {row['bucket']}"
+        share = row["change_ns"] / cycle["before_ns"]
+        lines.append(
+            f"{what} is slower by {row['change_ns'] / 1e6:.3f} ms, {share:.1%} of a cycle (more than {above:.1%})"
+        )
+    return lines
+
+
+def comparison_json(result: Comparison) -> dict[str, Any]:
+    """The comparison as a JSON document: times in ns a cycle."""
+    return {
+        "before": result.before,
+        "after": result.after,
+        "level": LEVEL,
+        "clock": result.clock,
+        "environment": [
+            {"name": d.name, "before": d.before, "after": d.after, "matters": d.matters} for d in result.differences
+        ],
+        "tokens_per_second": list(result.tokens_per_second),
+        "accept_length": list(result.accept_lengths),
+        "table": result.table.to_dicts(),
+        "kernels": result.kernels.to_dicts(),
+        "warnings": result.warnings,
+    }

@@ -1,0 +1,86 @@
+"""What a reader of the phase table must know: which clock it is, and why device and host differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from specanalyze.answers.phases_report import PhaseReport
+
+DIFFERS: Final = 0.10
+"""Device and host time of a phase that differ by more than this share of the larger are explained."""
+
+
+def remarks(report: PhaseReport, views: pl.DataFrame) -> list[str]:
+    """Notes under the phase table.
+
+    Args:
+        report: the report.
+        views: of ``phases_report.phases_frame`` by rank.
+    """
+    return [*_clock(report), *_asynchronous(report, views), *_overlapped(report)]
+
+
+def _clock(report: PhaseReport) -> list[str]:
+    traced, untraced = report.traced, report.untraced
+    if not untraced.cycles and not traced.cycles:
+        return ["no cycle has a known step, so no tok/s and no inter-token latency"]
+    if not untraced.cycles:
+        return [
+            "every cycle was traced: tok/s, inter-token latency and all host times are distorted by observing; record a longer "
+            "answer, so that cycles stay outside the windows, or give those of another run of the same server with --cycles FILE"
+        ]
+    said = []
+    if report.another_run:
+        said.append("the untraced cycles are those of another run, given beside the trace")
+    if traced.step_ns and untraced.step_ns:
+        inside, outside = traced.step_ns[1], untraced.step_ns[1]
+        said.append(
+            f"observing: a cycle takes {inside / 1e6:.2f} ms inside the windows and {outside / 1e6:.2f} ms outside "
+            f"({inside / outside - 1:+.0%}); device-busy times hold, launches, gaps and host times of the windows do not"
+        )
+    if untraced.tok_s_request is None:
+        said.append("no tok/s: the recording does not say how many tokens its untraced cycles committed")
+    return said
+
+
+def _asynchronous(report: PhaseReport, views: pl.DataFrame) -> list[str]:
+    """Per phase, on the first rank that has both views: why the two differ."""
+    if all(r.device == "cpu" for r in report.breakdown.values()):
+        return [
+            "device view: CPU operators of the worker's thread stand in for device work, so it shows no launches and no gaps"
+        ]
+    said = []
+    for phase in report.phases:
+        mine = views.filter(pl.col("phase") == phase)
+        device, host = (mine.filter(pl.col("view") == v) for v in ("device", "host"))
+        both = device.join(host, on="rank", suffix="_host", maintain_order="left")
+        if not both.height or both["median_ns"][0] is None or both["median_ns_host"][0] is None:
+            continue
+        d, h, rank = both["median_ns"][0] / 1e6, both["median_ns_host"][0] / 1e6, both["rank"][0]
+        if abs(d - h) <= DIFFERS * max(d, h):
+            continue
+        if d > h:
+            said.append(
+                f"{phase}, rank {rank}: the device timeline gives it {d:.2f} ms a cycle, the host is in it {h:.2f}: launches are asynchronous, "
+                "the host moves on while the device works; where time goes is the device view"
+            )
+        else:
+            said.append(
+                f"{phase}, rank {rank}: the host is in it {h:.2f} ms a cycle, the device timeline gives it {d:.2f}: the host waits in it for "
+                "earlier device work, or prepares launches while the device is still in another phase"
+            )
+    return said
+
+
+def _overlapped(report: PhaseReport) -> list[str]:
+    known = report.cycles.filter(pl.col("runs_over").is_not_null())
+    over = int(known.get_column("runs_over").sum())
+    if not over:
+        return []
+    return [
+        f"in {over} of {known.height} traced cycles the device still worked when the host began the next one (overlap "
+        "scheduling): phases of neighbouring cycles overlap in the host view, never in the device view"
+    ]

@@ -1,0 +1,285 @@
+"""``phases``: the cycle, phase by phase, as the device worked and as the host saw it, traced and untraced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.answers.accept import verify_steps_of
+from specanalyze.answers.advice import CYCLES, advice
+from specanalyze.answers.breakdown import assemble
+from specanalyze.answers.pace import Pace, inter_token, pace_of, token_pairs
+from specanalyze.answers.phase_cycles import OTHER, phase_cycles
+from specanalyze.answers.phase_remarks import remarks
+from specanalyze.answers.server_count import REQUEST_SCHEMA, request_rows
+from specanalyze.attribution.analysis import analyse_rank
+from specanalyze.attribution.cycles import DECODING, control_is_another_run, replicas
+from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.engines.engine import each_rank
+from specanalyze.trace import RankSource, Trace
+from specschema.errors import TraceError, UsageError
+from specschema.phases import LEAF_PHASES, REMAINDERS
+
+TOTAL: Final = "total"
+"""The whole cycle, from its start to the start of the next."""
+GROUPINGS: Final = ("rank", "cycle", "request")
+"""What ``phases`` can be split by."""
+VIEWS: Final = ("device", "host", "untraced")
+"""``device``: the partition of the windows; ``host``: the host's ranges in the same windows; ``untraced``: the host's ranges
+outside windows, where nothing was observed but the time: the true clock."""
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """The cycles of a recording.
+
+    Attributes:
+        name: the recording.
+        breakdown: partition of each rank, by rank key.
+        cycles: of ``phase_cycles.phase_cycles``, all ranks.
+        counted: ranks that tokens are counted on, one a replica.
+        traced, untraced: speed inside and outside the windows, of these ranks.
+        accept_length: over all verify steps; None where unknown.
+        requests: rows of ``server_count.request_rows``.
+        another_run: the untraced cycles belong to another run.
+        warnings, notes: one line each; notes explain the figures.
+    """
+
+    name: str
+    breakdown: dict[str, RankBreakdown]
+    cycles: pl.DataFrame
+    counted: list[str]
+    traced: Pace
+    untraced: Pace
+    accept_length: float | None
+    requests: pl.DataFrame
+    another_run: bool
+    warnings: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def pace(self) -> Pace:
+        """The best clock there is: untraced cycles, else traced ones."""
+        return self.untraced if self.untraced.cycles else self.traced
+
+    @property
+    def phases(self) -> list[str]:
+        """Leaf phases that any view has, in display order."""
+        seen = [p for p in LEAF_PHASES if any(p in r.buckets_ns for r in self.breakdown.values())]
+        stamped = [p for p in LEAF_PHASES if self.cycles.get_column(f"host_{p}_ns").sum()]
+        return [p for p in LEAF_PHASES if p in seen or p in stamped]
+
+
+def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> PhaseReport:
+    """Cycle times by phase, of the device and of the host.
+
+    Raises:
+        TraceError: no rank has a recognised range or a cycle.
+    """
+    ranks: list[RankBreakdown] = []
+    tables: list[pl.DataFrame] = []
+    requests = [pl.DataFrame(schema=REQUEST_SCHEMA)]
+    for rank, asked, table in each_rank(trace, _rank, phase_map):
+        ranks.append(rank)
+        requests.append(asked)
+        tables.append(table)
+    result = assemble(trace, ranks)
+    cycles = pl.concat(tables)
+    if not cycles.height:
+        raise TraceError(f"{trace.name} has no cycles: {advice(trace, CYCLES, 'give a --phase-map')}")
+    counted = replicas(trace, cycles)
+    mine = cycles.filter(pl.col("rank").is_in(counted))
+    steps, _ = verify_steps_of(mine)
+    report = PhaseReport(
+        name=trace.name,
+        breakdown={r.key: r for r in result.ranks},
+        cycles=cycles,
+        counted=counted,
+        traced=pace_of(mine.filter(pl.col("window").is_not_null())),
+        untraced=pace_of(mine.filter("control")),
+        accept_length=int(steps["committed"].sum()) / steps.height if steps.height else None,
+        requests=pl.concat(requests),
+        another_run=control_is_another_run(cycles),
+        warnings=result.warnings,
+    )
+    report.notes.extend(remarks(report, phases_frame(report)))
+    return report
+
+
+def _rank(
+    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
+) -> tuple[RankBreakdown, pl.DataFrame, pl.DataFrame]:
+    """One rank's breakdown, requests and cycles."""
+    analysis = analyse_rank(source.read(), phase_map)
+    return rank_breakdown(analysis), request_rows(analysis.trace), phase_cycles(analysis, phase_map, trace.metadata)
+
+
+_VIEW_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.String,
+    "view": pl.String,
+    "phase": pl.String,
+    "cycles": pl.Int64,
+    "total_ns": pl.Int64,
+    "share": pl.Float64,
+    "mean_ns": pl.Float64,
+    "p10_ns": pl.Float64,
+    "median_ns": pl.Float64,
+    "p90_ns": pl.Float64,
+}
+
+
+def phases_frame(report: PhaseReport, by: str = "rank") -> pl.DataFrame:
+    """The report as a table.
+
+    Args:
+        report: of ``phase_report``.
+        by: ``rank``, ``cycle`` or ``request``.
+
+    Returns:
+        By rank: rank, view, phase (leaves, ``other``, ``total``), cycles, total_ns, share (of the view's total), mean_ns (total
+        / cycles), and over its cycles p10_ns, median_ns, p90_ns. The device view's totals are the exact partition of its
+        windows. By cycle: ``PhaseReport.cycles``. By request: see ``request_table``.
+
+    Raises:
+        UsageError: an unknown grouping.
+        TraceError: by request in a recording that names none.
+    """
+    if by not in GROUPINGS:
+        raise UsageError(f"cannot split by {by!r}; use one of {', '.join(GROUPINGS)}")
+    if by == "cycle":
+        return report.cycles
+    if by == "request":
+        return request_table(report)
+    rows = [
+        row
+        for key in report.breakdown
+        for view in VIEWS
+        for row in _view(report, key, view, report.cycles.filter(pl.col("rank") == key))
+    ]
+    return pl.DataFrame(rows, schema=_VIEW_SCHEMA)
+
+
+def _view(report: PhaseReport, key: str, view: str, cycles: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of one rank and view; none where the view sees nothing."""
+    traced = pl.col("window").is_not_null()
+    mine = cycles.filter(pl.col("mode").is_in(DECODING), pl.col("control") if view == "untraced" else traced)
+    names = [*report.phases, OTHER]
+    if view == "device":
+        rank = report.breakdown[key]
+        if not rank.window_ns or not rank.device_ns:
+            return []  # host ranges alone: the host's views show them
+        totals = {p: rank.total_ns(p) for p in report.phases}
+        totals[OTHER] = sum(rank.total_ns(p) for p in REMAINDERS)
+        totals[TOTAL] = rank.window_ns
+        count = mine.height
+        mine = mine.filter(pl.col("complete"))
+        columns = {p: f"device_{p}_ns" for p in names}
+    else:
+        mine = mine.filter(pl.col("step_ns").is_not_null())
+        if not mine.height:
+            return []
+        count = mine.height
+        columns = {p: f"host_{p}_ns" for p in names}
+        if mine.get_column(columns[OTHER]).null_count() == mine.height:
+            columns = {}  # cycles without stamps inside: their length is all that is known
+        totals = {p: int(mine.get_column(c).sum()) for p, c in columns.items()}
+        totals[TOTAL] = int(mine.get_column("step_ns").sum())
+    columns[TOTAL] = "step_ns"
+    whole = totals[TOTAL]
+    rows = []
+    for phase, column in columns.items():
+        if phase in LEAF_PHASES and not totals[phase]:
+            continue
+        values = mine.get_column(column).drop_nulls().to_numpy()
+        p10, median, p90 = np.percentile(values, [10, 50, 90]) if len(values) else [None] * 3
+        rows.append(
+            {
+                "rank": key,
+                "view": view,
+                "phase": phase,
+                "cycles": count,
+                "total_ns": totals[phase],
+                "share": totals[phase] / whole if whole else None,
+                "mean_ns": totals[phase] / count if count else None,
+                "p10_ns": p10,
+                "median_ns": median,
+                "p90_ns": p90,
+            }
+        )
+    return rows
+
+
+def request_table(report: PhaseReport) -> pl.DataFrame:
+    """One row a request of the counted ranks: untraced cycles where it has any, else its traced ones.
+
+    Returns:
+        request, traced (True: its speed is distorted by observing), cycles, tokens (in these cycles), accept_length (of its
+        verify steps), tok_s, step_p10_ns, step_median_ns, step_p90_ns, inter_token_p50_ns, _p90_ns, _p99_ns, the medians
+        ``<phase>_ns`` of the host view, prompt_tokens, completion_tokens, first_token_ns (null where not recorded).
+
+    Raises:
+        TraceError: no cycle names its requests.
+    """
+    counted = report.cycles.filter(pl.col("rank").is_in(report.counted), pl.col("mode").is_in(DECODING))
+    pairs = token_pairs(counted).filter(pl.col("request").is_not_null())
+    if not pairs.height:
+        raise TraceError(
+            f"{report.name} does not say which requests its cycles decoded: the scheduler's hooks of the collector do; a profiler's file cannot"
+        )
+    # Undisturbed untraced cycles where the request has any, else traced ones, else what is left.
+    worth = pl.when("control").then(0).when(pl.col("window").is_not_null()).then(1).otherwise(2)
+    timed = pairs.filter(pl.col("step_ns") > 0).with_columns(worth=worth)
+    timed = timed.filter(pl.col("worth") == pl.col("worth").min().over("request"))
+    host = [f"host_{p}_ns" for p in (*report.phases, OTHER)]
+    timed = timed.join(
+        counted.select("rank", "window", "cycle", *host), on=["rank", "window", "cycle"], nulls_equal=True
+    )
+    rows = []
+    for (request,), mine in timed.group_by("request", maintain_order=True):  # one turn a request
+        steps = mine.get_column("step_ns").to_numpy()
+        verify = pairs.filter(pl.col("request") == request, pl.col("mode") != "decode")
+        latency = inter_token(mine) or (None, None, None)
+        spread = np.percentile(steps, [10, 50, 90])
+        rows.append(
+            {
+                "request": request,
+                "traced": mine["worth"][0] > 0,
+                "cycles": mine.height,
+                "tokens": int(mine["committed"].sum()),
+                "accept_length": verify["committed"].mean(),
+                "tok_s": int(mine["committed"].sum()) * 1e9 / int(steps.sum()),
+                **{f"step_{q}_ns": float(v) for q, v in zip(("p10", "median", "p90"), spread, strict=True)},
+                **{f"inter_token_{q}_ns": v for q, v in zip(("p50", "p90", "p99"), latency, strict=True)},
+                **{column.removeprefix("host_"): mine[column].median() for column in host},
+            }
+        )
+    told = report.requests.filter(pl.col("request_ids").list.len() == 1)
+    told = told.with_columns(request=pl.col("request_ids").list.first()).unique("request").drop("request_ids")
+    return pl.DataFrame(rows).join(told, on="request", how="left", maintain_order="left")
+
+
+def phases_json(report: PhaseReport) -> dict[str, Any]:
+    """The documented JSON layout of ``phases``: ns, shares 0..1, null where unknown."""
+    ranks: dict[str, Any] = {key: dict.fromkeys(VIEWS) for key in report.breakdown}
+    for row in phases_frame(report).to_dicts():
+        view = ranks[row["rank"]][row["view"]] or {"cycles": row["cycles"], "phases": {}}
+        names = ("total_ns", "share", "mean_ns", "p10_ns", "median_ns", "p90_ns")
+        view["phases"][row["phase"]] = {name: row[name] for name in names}
+        ranks[row["rank"]][row["view"]] = view
+    named = report.cycles.get_column("request_ids").null_count() < report.cycles.height
+    return {
+        "trace": report.name,
+        "ranks": ranks,
+        "accept_length": report.accept_length,
+        "counted_ranks": report.counted,
+        "clock": "untraced" if report.untraced.cycles else "traced",
+        "untraced": report.untraced.to_json(),
+        "traced": report.traced.to_json(),
+        "requests": request_table(report).to_dicts() if named else [],
+        "notes": report.notes,
+        "warnings": report.warnings,
+    }

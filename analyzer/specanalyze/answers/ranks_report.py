@@ -1,0 +1,231 @@
+"""``ranks``: skew and stragglers, waiting and transfer, collective by collective (rules D4, D7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from specanalyze.answers.breakdown import Breakdown, assemble
+from specanalyze.answers.collective_speed import collective_speeds, limit_of
+from specanalyze.attribution.analysis import analyse_rank
+from specanalyze.attribution.collective_columns import NAMED
+from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.attribution.wait_table import last_to_arrive, wait_json
+from specanalyze.attribution.waits import Communication, Waits, match, rank_communication
+from specanalyze.engines.engine import each_rank
+from specanalyze.trace import RankSource, Trace
+
+
+@dataclass
+class RanksReport:
+    """All ranks side by side.
+
+    Attributes:
+        breakdown: each rank's own partition.
+        waits: matched collectives; None with one rank, where waiting is unknown.
+        hosts: rank key -> host as the recording says it, None where nothing does.
+        world_size: ranks the recording says it had; None where it does not.
+        warnings: one line each.
+        speeds: how fast collectives of each size moved (``collective_speed.collective_speeds``).
+    """
+
+    breakdown: Breakdown
+    waits: Waits | None
+    hosts: dict[str, str | None]
+    world_size: int | None
+    warnings: list[str]
+    speeds: pl.DataFrame
+
+
+def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> RanksReport:
+    """Match the ranks' collectives and split their durations into waiting and transfer.
+
+    Raises:
+        TraceError: as ``breakdown.break_down``.
+    """
+    broken_down: list[RankBreakdown] = []
+    talk: list[Communication] = []
+    hosts: dict[str, str | None] = {}
+    world = None
+    for rank, spoken, host, size in each_rank(trace, _rank, phase_map):
+        broken_down.append(rank)
+        talk.append(spoken)
+        hosts[rank.key] = host
+        world = max(world or 0, size or 0) or None
+    result = assemble(trace, broken_down)
+    waits = match(talk)
+    warnings = list(result.warnings)
+    if waits is None:
+        warnings.append(
+            "one rank only: waiting for other ranks is unknown, not zero; import all ranks of the recording"
+        )
+    else:
+        warnings += _wait_warnings(waits, len(broken_down), world)
+    limit = limit_of(trace.metadata.get("environment") or {}, len(set(hosts.values())))
+    collectives = _with_transfer(waits, talk)
+    unsized = collectives.filter(pl.col("replay").is_not_null(), pl.col("elements").is_null())
+    if unsized.height and unsized.height < collectives.height:
+        warnings.append(
+            f"size of {unsized.get_column('collective').n_unique()} collectives unknown: their replays fit captured graphs of several "
+            "batch sizes, or the map does not tell it"
+        )
+    return RanksReport(result, waits, hosts, world, warnings, collective_speeds(collectives, limit))
+
+
+def _rank(
+    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
+) -> tuple[RankBreakdown, Communication, str | None, int | None]:
+    """One rank's breakdown and communication kernels; its host, and the number of ranks that its file tells."""
+    analysis = analyse_rank(source.read(), phase_map)
+    rank = analysis.trace
+    return rank_breakdown(analysis), rank_communication(analysis), rank.host, rank.world_size
+
+
+def _with_transfer(waits: Waits | None, talk: list[Communication]) -> pl.DataFrame:
+    """Collectives for ``collective_speeds``: the matched ones; of a single rank all, whose transfer is unknown."""
+    if waits is not None:
+        return waits.collectives.filter(~pl.col("voided")) if waits.collectives.height else _UNMATCHED
+    phases = {code: phase for phase, code in PHASE_CODE.items()}
+    kernels = [
+        r.kernels.with_row_index("collective").select(
+            pl.col("collective").cast(pl.Int64),
+            pl.col("phase").replace_strict(phases, default=None, return_dtype=pl.String),
+            "op",
+            "dtype",
+            "elements",
+            pl.col("group_ranks").list.len().cast(pl.Int64).alias("group_size"),
+            *NAMED,
+            pl.when(pl.col("replay") >= 0).then(pl.col("replay")).alias("replay"),
+            pl.lit(None, dtype=pl.Int64).alias("transfer_ns"),
+        )
+        for r in talk
+    ]
+    return pl.concat([_UNMATCHED, *kernels])
+
+
+_UNMATCHED: Final = pl.DataFrame(
+    schema={
+        "collective": pl.Int64,
+        "phase": pl.String,
+        "op": pl.String,
+        "dtype": pl.String,
+        "elements": pl.Int64,
+        "group_size": pl.Int64,
+        **dict.fromkeys(NAMED, pl.String),
+        "replay": pl.Int64,
+        "transfer_ns": pl.Int64,
+    }
+)
+
+
+def _wait_warnings(waits: Waits, have: int, world: int | None) -> list[str]:
+    said = list(waits.reasons)
+    if waits.voided:
+        said.append(
+            f"{waits.voided} matched collectives are void: their ends differ by more than their shortest duration, "
+            "so they are not the same collective; not used"
+        )
+    by_seq: dict[int, list[int]] = {}
+    for _, seq, rank in waits.missing:
+        by_seq.setdefault(seq, []).append(rank)
+    for seq, ranks in list(by_seq.items())[:5]:
+        listed = ", ".join(f"rank {r}" for r in sorted(set(ranks)))
+        said.append(f"collective Seq {seq}: no record of {listed}; its waits are lower bounds")
+    if len(by_seq) > 5:
+        said.append(f"{len(by_seq) - 5} more collectives lack a rank; their waits are lower bounds")
+    if world is not None and have < world:
+        said.append(f"{have} of {world} ranks are in this recording; a missing rank may be the one the others wait for")
+    lost = sum(waits.unmatched.values())
+    if lost:
+        listed = ", ".join(f"rank {key}: {n}" for key, n in waits.unmatched.items())
+        said.append(f"communication kernels not matched with the other ranks' ({listed}): their waiting is unknown")
+    return said
+
+
+def ranks_frame(report: RanksReport) -> pl.DataFrame:
+    """One row a rank and phase.
+
+    Returns:
+        rank, phase, total_ns, gpu_busy_ns, allreduce_ns and other_comm_ns (exposed), hidden_comm_ns, wait_ns,
+        transfer_ns (over matched collectives, null where none matched or only one rank), collectives (matched),
+        late (collectives this rank arrived last at), message_bytes, bus_gb_s, link_share, bound, message (of the kind of collective
+        with the most transfer time: bytes one rank puts in, bus bandwidth at the median, its share of the link's limit, what
+        bounds it, and all of it in words; null where unknown).
+    """
+    rows = []
+    waits = report.waits
+    for r in report.breakdown.ranks:
+        for phase, buckets in r.buckets_ns.items():
+            row: dict[str, Any] = {
+                "rank": r.key,
+                "phase": phase,
+                "total_ns": r.total_ns(phase),
+                "gpu_busy_ns": r.gpu_busy_ns[phase],
+                "allreduce_ns": buckets.get("allreduce", 0),
+                "other_comm_ns": buckets.get("other_comm", 0),
+                "hidden_comm_ns": r.hidden_comm_ns[phase],
+            }
+            row |= dict.fromkeys(("wait_ns", "transfer_ns", "collectives", "late"))
+            row |= _costliest(report.speeds, phase)
+            if waits is not None and waits.collectives.height:
+                used = waits.collectives.filter(~pl.col("voided"), pl.col("phase") == phase)
+                mine = used.filter(pl.col("rank") == r.key)
+                if mine.height:
+                    row["wait_ns"] = int(mine["wait_ns"].sum())
+                    row["transfer_ns"] = int(mine["transfer_ns"].sum())
+                    row["collectives"] = mine.height
+                    row["late"] = last_to_arrive(used).count(r.key)
+            rows.append(row)
+    schema: dict[str, type[pl.DataType]] = {"rank": pl.String, "phase": pl.String}
+    schema |= dict.fromkeys(
+        (
+            "total_ns",
+            "gpu_busy_ns",
+            "allreduce_ns",
+            "other_comm_ns",
+            "hidden_comm_ns",
+            "wait_ns",
+            "transfer_ns",
+            "collectives",
+            "late",
+        ),
+        pl.Int64,
+    )
+    schema |= {
+        "message_bytes": pl.Int64,
+        "bus_gb_s": pl.Float64,
+        "link_share": pl.Float64,
+        "bound": pl.String,
+        "message": pl.String,
+    }
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _costliest(speeds: pl.DataFrame, phase: str) -> dict[str, Any]:
+    """The kind of collective that moved longest in a phase."""
+    found = speeds.filter(pl.col("phase") == phase).head(1).to_dicts()
+    first = found[0] if found else {}
+    named = {"message_bytes": "bytes", "message": "words"} | {k: k for k in ("bus_gb_s", "link_share", "bound")}
+    return {column: first.get(source) for column, source in named.items()}
+
+
+def ranks_json(report: RanksReport) -> dict[str, Any]:
+    """``ranks --json``: wait, hosts, clock offsets, and one row a rank and phase."""
+    document: dict[str, Any] = {
+        "trace": report.breakdown.name,
+        "wait": wait_json(report.waits),
+        "hosts": {k: h for k, h in report.hosts.items() if h is not None},
+        "world_size": report.world_size,
+        "ranks": ranks_frame(report).to_dicts(),
+        "collectives_by_size": report.speeds.to_dicts(),
+        "warnings": report.warnings,
+    }
+    if report.waits is not None and report.waits.offsets:
+        document["clock_offset_estimate_ns"] = report.waits.offsets
+        document["clock_offset_spread_ns"] = report.waits.offset_spread
+        document["clock_offset_from"] = "median of the differences of collective end times"
+    return document

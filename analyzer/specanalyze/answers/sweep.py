@@ -1,0 +1,377 @@
+"""``sweep``: recordings over a setting; what verifying costs fixed and per token, and which setting is best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
+from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
+from specanalyze.answers.environment import argument, differences, environment_of
+from specanalyze.answers.line_fit import fit_lines
+from specanalyze.answers.measured import Measured, acceptance_of, measure_each
+from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
+from specanalyze.answers.medians import resampled_medians
+from specanalyze.answers.wiring import simulated
+from specanalyze.trace import Trace
+from specschema.errors import TraceError, UsageError
+from specschema.phases import BUCKETS
+
+DRAFT_STEPS: Final = "draft_steps"
+BATCH_SIZE: Final = "batch_size"
+ENOUGH_CYCLES: Final = 5
+"""A batch size seen in fewer whole cycles of a recording makes no point."""
+
+POINT_SCHEMA: Final = {
+    "recording": pl.String,
+    "x": pl.String,
+    "draft_steps": pl.Int64,
+    "batch_size": pl.Float64,
+    "tokens": pl.Float64,
+    "cycles": pl.Int64,
+    "draft_ns": pl.Float64,
+    "verify_ns": pl.Float64,
+    "draft_extend_ns": pl.Float64,
+    "step_ns": pl.Float64,
+    "accept_length": pl.Float64,
+    "tokens_per_second": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+}
+"""Columns of ``Sweep.points``: a recording (or one of its batch sizes) a row; tokens are those that verify scores a cycle,
+step_ns the median cycle by the truest clock at hand, low and high the bounds of tokens_per_second."""
+
+FIT_SCHEMA: Final = {
+    "bucket": pl.String,
+    "fixed_ns": pl.Float64,
+    "fixed_low_ns": pl.Float64,
+    "fixed_high_ns": pl.Float64,
+    "slope_ns": pl.Float64,
+    "slope_low_ns": pl.Float64,
+    "slope_high_ns": pl.Float64,
+    "fixed_share": pl.Float64,
+}
+"""Columns of ``Sweep.fit``: ``total`` and one row a bucket of verify; buckets sum to the total."""
+
+PREDICTION_SCHEMA: Final = {
+    "draft_steps": pl.Int64,
+    "accept_length": pl.Float64,
+    "cycle_ns": pl.Float64,
+    "predicted": pl.Float64,
+    "measured": pl.Float64,
+}
+"""Columns of ``Sweep.predictions``: tok/s of every step count that acceptance by position reaches."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Recordings over one setting.
+
+    Attributes:
+        over: the setting on the x axis.
+        points: see POINT_SCHEMA, in order of x.
+        fit: see FIT_SCHEMA; empty where all points verify equally many tokens.
+        fit_points: points the line goes through.
+        predictions: see PREDICTION_SCHEMA; empty where accepts are unknown or only one step count was recorded.
+        best: x of the highest measured tok/s; None where tok/s is unknown.
+        next_best: x of the second.
+        margin: share by which the best beats the next; None with one point.
+        clear: whether the margin is beyond noise.
+        warnings: one line each.
+    """
+
+    over: str
+    points: pl.DataFrame
+    fit: pl.DataFrame
+    fit_points: int
+    predictions: pl.DataFrame
+    best: str | None
+    next_best: str | None
+    margin: float | None
+    clear: bool
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One point of a sweep: verify's buckets of each cycle (cycles x buckets), and the row to show."""
+
+    row: dict[str, Any]
+    verify: Floats
+    speeds: Floats | None
+
+
+def sweep(
+    traces: Sequence[Trace],
+    over: str = DRAFT_STEPS,
+    values: Sequence[str] | None = None,
+    phase_map: Mapping[str, str] | None = None,
+) -> Sweep:
+    """Look at recordings of one server at several settings.
+
+    Args:
+        traces: the recordings.
+        over: ``draft_steps``, ``batch_size`` (told apart within recordings) or the name of a server argument.
+        values: the setting of each recording, for recordings that do not say it.
+        phase_map: regular expression -> phase for range names that are not built in.
+
+    Raises:
+        UsageError: another number of values than recordings.
+        TraceError: a recording does not say the setting, or does not speculate.
+    """
+    if values is not None and len(values) != len(traces):
+        raise UsageError(f"--values: {len(values)} values for {len(traces)} recordings; give one each, in their order")
+    return sweep_measured(measure_each(traces, phase_map), over, values)
+
+
+def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values: Sequence[str] | None = None) -> Sweep:
+    """``sweep`` on recordings that are measured already, one value each where values are given.
+
+    Raises:
+        UsageError, TraceError: as ``sweep``.
+    """
+    over = DRAFT_STEPS if over in ("steps", "draft-steps") else BATCH_SIZE if over in ("batch", "batch-size") else over
+    warnings: list[str] = []
+    recordings: list[Measured] = []
+    points: list[_Point] = []
+    for number, m in enumerate(measured):
+        if not m.speculating:
+            raise TraceError(f"{m.trace.name} has no verify phase: a sweep compares recordings that speculate")
+        said = values[number] if values is not None else None
+        if over == DRAFT_STEPS and said is not None:
+            if not said.isdigit():
+                raise UsageError(f"--values {said}: draft steps are a number")
+            m = replace(m, said_draft_steps=int(said))
+        recordings.append(m)
+        points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
+        warnings += m.trace.warnings + m.stalls()
+    points.sort(key=lambda p: _order(p.row["x"]))
+    fit, used, said_of_fit = _fit(points)
+    warnings += said_of_fit + _other_differences(recordings, over)
+    if not all(m.controlled for m in recordings):
+        warnings.append(
+            "some recordings have no untraced control cycles: their cycle times and tok/s are those of observed cycles, too slow"
+        )
+    if fit.height and any(m.transfer_share("verify") is not None for m in recordings):
+        warnings.append(
+            "verify's all-reduce holds waiting for late ranks, which is no cost of tokens: see `compare` for transfer and wait"
+        )
+    table = pl.DataFrame([p.row for p in points], schema=POINT_SCHEMA)
+    predictions, said_of_steps = _predictions(recordings, table) if over == DRAFT_STEPS else (_no_predictions(), [])
+    best, second, margin, clear = _best(points)
+    return Sweep(
+        over, table, fit, used, predictions, best, second, margin, clear, list(dict.fromkeys(warnings + said_of_steps))
+    )
+
+
+def _order(x: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(x), x)
+    except ValueError:
+        return (1, 0.0, x)
+
+
+def _setting(m: Measured, over: str, said: str | None) -> str:
+    if over == DRAFT_STEPS:
+        steps = m.draft_steps
+        if steps is None:
+            raise TraceError(
+                f"{m.trace.name} does not say its draft steps: "
+                + advice(m.trace, SETTINGS, "give --values 1,2,... in the order of the recordings")
+            )
+        return str(steps)
+    found = said if said is not None else argument(m.environment, over)
+    if found is None:
+        args = sorted((m.environment.get("server") or {}).get("args") or {})
+        has = f"; it has {', '.join(args[:12])}" if args else "; it has no server arguments at all"
+        raise TraceError(f"{m.trace.name} has no server argument {over!r}{has}; or give --values")
+    return str(found)
+
+
+def _point(m: Measured, x: str) -> _Point:
+    mean = {p: m.phase_ns(p) for p in ("draft", "verify", "draft_extend")}
+    speeds = _speeds(m)
+    low, high = np.quantile(speeds, [0.005, 0.995]) if speeds is not None else (None, None)
+    row = {
+        "recording": m.trace.name,
+        "x": x,
+        "draft_steps": m.draft_steps,
+        "batch_size": m.batch_size,
+        "tokens": m.verify_tokens,
+        "cycles": m.cycle_count,
+        **{f"{p}_ns": ns for p, ns in mean.items()},
+        "step_ns": m.step_ns,
+        "accept_length": m.accept_length,
+        "tokens_per_second": m.tokens_per_second,
+        "low": None if low is None else float(low),
+        "high": None if high is None else float(high),
+    }
+    return _Point(row, m.matrix(("verify",))[:, 0, :], speeds)
+
+
+def _speeds(m: Measured) -> Floats | None:
+    """Resampled tok/s: mean tokens over the median cycle."""
+    tokens = m.tokens_per_cycle
+    steps = m.clock_ns()
+    known = m.decoding().filter(pl.col("rank") == m.counted[0]).get_column("tokens").drop_nulls()
+    if tokens is None or known.len() < 2 or len(steps) < 2:
+        return None
+    drawn = resampled_means(known.to_numpy().astype(np.float64)[:, None], MEDIAN_RESAMPLES)[:, 0]
+    speeds = drawn * (tokens / float(known.cast(pl.Float64).mean())) / resampled_medians(steps, SEED + 1) * 1e9  # type: ignore[arg-type]
+    return np.asarray(speeds, dtype=np.float64)
+
+
+def _batches(m: Measured) -> list[_Point]:
+    """One point for each batch size of a recording."""
+    facts = m.cycles.filter(pl.col("rank") == m.counted[0], pl.col("window").is_not_null())
+    sizes = m.decoding().filter(pl.col("window").is_not_null()).get_column("batch_size").drop_nulls().unique().sort()
+    if not sizes.len():
+        raise TraceError(f"{m.trace.name} does not say the batch size of its cycles: {advice(m.trace, ACCEPTS)}")
+    points = []
+    for size in sizes.to_list():
+        chosen = facts.filter(pl.col("batch_size") == size).select("window", "cycle")
+        per_cycle = m.per_cycle.join(chosen, on=["window", "cycle"], how="semi")
+        if per_cycle.select("window", "cycle").unique().height < ENOUGH_CYCLES:
+            continue
+        part = replace(m, per_cycle=per_cycle, cycles=m.cycles.filter(pl.col("batch_size") == size))
+        points.append(_point(part, str(size)))
+    return points
+
+
+def _fit(points: Sequence[_Point]) -> tuple[pl.DataFrame, int, list[str]]:
+    """verify = fixed + slope x tokens, whole and bucket by bucket."""
+    known = [p for p in points if p.row["tokens"] is not None]
+    tokens = np.array([p.row["tokens"] for p in known])
+    empty = pl.DataFrame(schema=FIT_SCHEMA)
+    if len(known) < len(points):
+        return empty, 0, ["some recordings do not say how many tokens they verify: no line is drawn through them"]
+    if len(np.unique(tokens)) < 2:
+        return (
+            empty,
+            0,
+            [
+                f"all recordings verify {tokens[0]:g} tokens: fixed and per-token cost cannot be told apart; record another step count"
+                if len(tokens)
+                else "no point has enough whole cycles"
+            ],
+        )
+    cells = [np.concatenate([p.verify.sum(axis=1, keepdims=True), p.verify], axis=1) for p in known]
+    lines = fit_lines(tokens, cells)
+    total = lines[0].fixed.value
+    rows = [
+        {
+            "bucket": name,
+            "fixed_ns": line.fixed.value,
+            "fixed_low_ns": line.fixed.low,
+            "fixed_high_ns": line.fixed.high,
+            "slope_ns": line.slope.value,
+            "slope_low_ns": line.slope.low,
+            "slope_high_ns": line.slope.high,
+            "fixed_share": line.fixed.value / total if total > 0 else None,
+        }
+        for name, line in zip(("total", *BUCKETS), lines, strict=True)
+        if line.fixed.value or line.slope.value
+    ]
+    said = []
+    if len(np.unique(tokens)) == 2:
+        said.append(
+            "two token counts make two points: the line goes through them exactly and nothing tests that it is straight; "
+            "its bounds hold the noise of cycles only"
+        )
+    return pl.DataFrame(rows, schema=FIT_SCHEMA), len(known), said
+
+
+def _other_differences(recordings: Sequence[Measured], over: str) -> list[str]:
+    """What else differs between the recordings than the setting on the x axis."""
+    expected = (
+        "server.args.speculative_num_",
+        f"server.args.{over}",
+        "server.args.num_speculative",
+        "server.args.speculative_config",
+    )
+    first = recordings[0]
+    names: dict[str, None] = {}
+    for m in recordings[1:]:
+        for d in differences(environment_of(first.trace), environment_of(m.trace)):
+            if d.matters and not d.name.startswith(expected):
+                names[d.name] = None
+    return [f"not only {over} differs between these recordings: {', '.join(names)}"] if names else []
+
+
+def _no_predictions() -> pl.DataFrame:
+    return pl.DataFrame(schema=PREDICTION_SCHEMA)
+
+
+def _predictions(recordings: Sequence[Measured], points: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """tok/s for every step count: the line of the cycle over draft steps, and accept length from acceptance by position.
+
+    Draft, verify, re-extend and the rest of the cycle each grow linearly with the steps of a chain, so their sum does.
+    """
+    acceptance = acceptance_of(recordings)
+    if not len(acceptance):
+        return _no_predictions(), ["accepts are not recorded: tok/s of other step counts cannot be predicted"]
+    steps = points.get_column("draft_steps").to_numpy().astype(np.float64)
+    if len(np.unique(steps)) < 2:
+        return _no_predictions(), ["one step count only: how the cycle grows with the steps is unknown; record another"]
+    sizes = points.get_column("batch_size").to_numpy()
+    if sizes.max() > 1.05 * sizes.min():
+        return _no_predictions(), ["the recordings' batch sizes differ: other step counts are not predicted from them"]
+    if any(simulated(m.accepts().get_column("accepted"), m.environment) for m in recordings):
+        return _no_predictions(), [
+            "acceptance is simulated, or each step accepted the same: other step counts cannot be predicted from it"
+        ]
+    slope, fixed = np.polyfit(steps, points.get_column("step_ns").to_numpy(), 1)
+    per_request = {m.draft_steps: m.tokens_per_second for m in recordings}
+    scale = float(np.mean([(m.tokens_per_cycle or 0.0) / (m.accept_length or 1.0) for m in recordings]))
+    rows = []
+    for n in range(1, len(acceptance) + 1):
+        length, cycle = 1.0 + float(acceptance[:n].sum()), float(fixed + slope * n)
+        rows.append(
+            {
+                "draft_steps": n,
+                "accept_length": length,
+                "cycle_ns": cycle,
+                "predicted": length * scale / cycle * 1e9 if cycle > 0 else None,
+                "measured": per_request.get(n),
+            }
+        )
+    table = pl.DataFrame(rows, schema=PREDICTION_SCHEMA).drop_nulls("predicted")
+    top = table.sort("predicted", descending=True).row(0, named=True)
+    said = []
+    if top["measured"] is None:
+        said.append(f"{top['draft_steps']} draft steps are predicted to be best but were not recorded: record them")
+    return table, said
+
+
+def _best(points: Sequence[_Point]) -> tuple[str | None, str | None, float | None, bool]:
+    """x of the highest and the second highest measured tok/s, the margin, and whether it is beyond noise."""
+    known = sorted((p for p in points if p.row["tokens_per_second"]), key=lambda p: -p.row["tokens_per_second"])
+    if not known:
+        return None, None, None, False
+    if len(known) == 1:
+        return known[0].row["x"], None, None, False
+    first, second = known[:2]
+    margin = first.row["tokens_per_second"] / second.row["tokens_per_second"] - 1
+    clear = False
+    if first.speeds is not None and second.speeds is not None:
+        # The two recordings are drawn with the same seed; shuffling one makes them independent.
+        apart = first.speeds - np.random.default_rng(0).permutation(second.speeds)
+        clear = bool(np.quantile(apart, 0.005) > 0)
+    return first.row["x"], second.row["x"], margin, clear
+
+
+def sweep_json(result: Sweep) -> dict[str, Any]:
+    """The sweep as a JSON document."""
+    return {
+        "over": result.over,
+        "points": result.points.to_dicts(),
+        "fit_points": result.fit_points,
+        "verify_fit": result.fit.to_dicts(),
+        "predictions": result.predictions.to_dicts(),
+        "best": {"x": result.best, "next": result.next_best, "margin": result.margin, "beyond_noise": result.clear},
+        "warnings": result.warnings,
+    }

@@ -1,0 +1,1 @@
+"""What gives each nanosecond of a rank its phase and bucket, and each collective its wait and transfer."""

@@ -1,0 +1,250 @@
+"""One rank's communication kernels in a few narrow arrays, and their waiting and transfer summed without a table of them.
+
+``waits.match`` makes one row of text and numbers for each collective and rank; a breakdown shows sums by replay alone. Where nothing
+but the order in the replays tells which collective is which, these sums need durations and ends only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.attribution.activities import communication_code
+from specanalyze.attribution.collective_columns import described, told
+from specanalyze.attribution.compact_window import JoinedWindow, Looks
+from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays, replay_sizes
+from specanalyze.attribution.waits import MATCH_PHASES
+from specanalyze.columns import Ints
+from specanalyze.native.timeline import Array
+from specschema.phases import OUTSIDE, UNATTRIBUTED
+
+_SLICE: Final = 1 << 17
+
+
+@dataclass(frozen=True)
+class TalkPart:
+    """Communication kernels of one window, in order of start.
+
+    Attributes:
+        window: its number.
+        start, length: ns.
+        look: index into the rank's looks.
+        phase: code.
+        replay: n-th graph launch call of its phase in the window, -1 outside replays.
+        told: what few rows tell: columns row (index into these arrays) and those of COLLECTIVE_FACTS that occur.
+    """
+
+    window: int
+    start: Ints
+    length: Array
+    look: Array
+    phase: Array
+    replay: Array
+    told: pl.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True)
+class CompactTalk:
+    """One rank's communication kernels; what ``waits.Communication`` is, and becomes it when asked for its table.
+
+    Attributes:
+        key, rank, host: of the rank.
+        names: name of each look.
+        parts: by window.
+        part_replays: by window: phase code -> communication kernels of each replay, replays without records included as 0.
+    """
+
+    key: str
+    rank: int
+    host: str | None
+    names: list[str]
+    parts: list[TalkPart]
+    part_replays: list[dict[int, Ints]]
+
+    @cached_property
+    def replays(self) -> dict[int, Ints]:
+        """Phase code -> kernels of each replay, replays numbered through, window after window."""
+        codes = {code for sizes in self.part_replays for code in sizes}
+        return {
+            code: np.concatenate([sizes[code] for sizes in self.part_replays if code in sizes])
+            for code in sorted(codes)
+        }
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no kernel tells a group, a sequence number or another fact."""
+        return not any(part.told.height for part in self.parts)
+
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """The table of ``waits.Communication``."""
+        frames = []
+        before: dict[int, int] = {}
+        for part, sizes in zip(self.parts, self.part_replays, strict=True):
+            shift = np.zeros(len(part), dtype=np.int64)
+            for code, counts in sizes.items():
+                shift[(part.phase == code) & (part.replay >= 0)] = before.get(code, 0)
+                before[code] = before.get(code, 0) + len(counts)
+            frames.append(self._frame(part, shift, {code: len(counts) for code, counts in sizes.items()}))
+        return pl.concat(frames)
+
+    def _frame(self, part: TalkPart, shift: Ints, replays: Mapping[int, int]) -> pl.DataFrame:
+        phase, replay = part.phase.astype(np.int64), part.replay.astype(np.int64)
+        position, _ = placed_in_replays(phase, replay, part.start, replays)
+        name = pl.Series("name", self.names, dtype=pl.String).gather(part.look.astype(np.uint32))
+        rows = pl.DataFrame({"row": np.arange(len(part), dtype=np.int64)})
+        facts = rows.join(part.told, on="row", how="left", maintain_order="left") if part.told.height else rows
+        seq = facts.get_column("seq") if "seq" in facts.columns else pl.repeat(None, len(part), eager=True)
+        kernels = pl.DataFrame(
+            {
+                "index": np.arange(len(part), dtype=np.int64),
+                "start_ns": part.start,
+                "end_ns": part.start + part.length.astype(np.int64),
+                "name": name,
+                "seq": seq.cast(pl.Int64).fill_null(-1),
+                "phase": phase,
+                "replay": replay + shift,
+                "position": position,
+            }
+        )
+        more = described(told(facts), name)
+        return pl.concat([kernels, more], how="horizontal").with_columns(pl.lit(part.window).alias("window"))
+
+
+def window_talk(window: JoinedWindow, looks: Looks) -> tuple[TalkPart, dict[int, Ints]]:
+    """Communication kernels of a window, and how many each replay of each phase has."""
+    device, calls, ranges = window.device, window.calls, window.ranges
+    talks = communication_code(looks.bucket.astype(np.int64)) if len(looks.looks) else np.zeros(1, dtype=bool)
+    index = np.concatenate(
+        [np.flatnonzero(talks[device.look[low : low + _SLICE]]) + low for low in range(0, max(1, len(device)), _SLICE)]
+    )
+    call = window.call[index]
+    range_phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE]).astype(np.uint8)
+    phase = range_phase[window.call_range[call]] if len(calls) else np.zeros(len(index), dtype=np.uint8)
+    phase[call < 0] = PHASE_CODE[UNATTRIBUTED]
+    graph = np.flatnonzero(calls.graph)
+    call_phase = np.append(ranges.phase, -1)[window.call_range[graph]]
+    codes = [PHASE_CODE[p] for p in MATCH_PHASES]
+    number, counts = counted_calls(call_phase, calls.start[graph], codes)
+    replay = np.full(len(index), -1, dtype=np.int32)
+    if len(graph):
+        in_graph = (call >= 0) & calls.graph[call]
+        replay[in_graph] = number(calls.start[call[in_graph]])
+    start = device.start[index]
+    replays = replay_sizes(phase, replay, counts)
+    part = TalkPart(
+        window.number,
+        start,
+        device.length[index],
+        device.look[index],
+        phase,
+        replay,
+        _told(device.told, index),
+    )
+    return part, replays
+
+
+def _told(facts: pl.DataFrame, index: Ints) -> pl.DataFrame:
+    """The facts of some device rows, by their place among these."""
+    if not facts.height:
+        return facts
+    places = pl.DataFrame({"row": index, "place": np.arange(len(index), dtype=np.int64)})
+    return facts.join(places, on="row", how="inner").drop("row").rename({"place": "row"}).sort("row")
+
+
+@dataclass(frozen=True)
+class ReplaySums:
+    """Waiting and transfer summed by replay.
+
+    Attributes:
+        tables: (rank key, phase) -> the table of ``wait_table.by_replay``, where it has rows.
+        matched: collectives matched across ranks, void ones included.
+    """
+
+    tables: dict[tuple[str, str], pl.DataFrame]
+    matched: int
+
+
+def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
+    """Waiting and transfer of each rank in each replay, where only the order in the replays can match collectives.
+
+    None where it takes more to match them, and with one rank.
+    """
+    if len(ranks) < 2 or not all(rank.is_plain for rank in ranks):
+        return None
+    if len({tuple(part.window for part in rank.parts) for rank in ranks}) > 1:
+        return None
+    sums: dict[tuple[str, str], pl.DataFrame] = {}
+    matched = 0
+    for phase in MATCH_PHASES:
+        code = PHASE_CODE[phase]
+        by_window = [[sizes.get(code, _NONE) for sizes in rank.part_replays] for rank in ranks]
+        if not any(sizes.any() for windows in by_window for sizes in windows):
+            continue
+        lengths = [[len(sizes) for sizes in windows] for windows in by_window]
+        if len({sum(windows) for windows in lengths}) > 1:
+            continue  # not matched at all
+        if any(windows != lengths[0] for windows in lengths):
+            return None
+        counts = np.stack([np.concatenate(windows) for windows in by_window])
+        same = (counts == counts[0]).all(axis=0) & (counts[0] > 0)
+        sums |= _phase_sums(ranks, phase, same, counts[0])
+        matched += int(counts[0][same].sum())
+    return ReplaySums(sums, matched)
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+
+
+def _phase_sums(
+    ranks: Sequence[CompactTalk], phase: str, same: np.ndarray[tuple[int], np.dtype[np.bool_]], counts: Ints
+) -> dict[tuple[str, str], pl.DataFrame]:
+    """Of the replays that are the ``same`` on all ranks."""
+    rows = [_in_replays(rank, PHASE_CODE[phase], same) for rank in ranks]
+    shortest = np.min([length for _, length in rows], axis=0)
+    spread = np.zeros(len(shortest), dtype=np.int64)
+    hosts = [rank.host or "" for rank in ranks]
+    for host in dict.fromkeys(hosts):
+        ends = [start + length for (start, length), where in zip(rows, hosts, strict=True) if where == host]
+        spread = np.maximum(spread, np.max(ends, axis=0) - np.min(ends, axis=0))
+    used = spread <= shortest
+    replays = np.flatnonzero(same)
+    bounds = np.append(0, np.cumsum(counts[replays]))
+    whole = np.append(0, np.cumsum(used))
+    kept = whole[bounds[1:]] > whole[bounds[:-1]]
+    transfer = _by_replay(np.where(used, shortest, 0), bounds)
+    sums = {}
+    for rank, (_, length) in zip(ranks, rows, strict=True):
+        wait = _by_replay(np.where(used, length - shortest, 0), bounds)
+        table = {"replay": replays[kept], "wait_ns": wait[kept], "transfer_ns": transfer[kept]}
+        if len(replays):  # matched, even where every match is void
+            sums[rank.key, phase] = pl.DataFrame(table)
+    return sums
+
+
+def _in_replays(rank: CompactTalk, code: int, same: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Ints, Ints]:
+    """(start, length) of a rank's kernels in some replays of a phase, replay after replay."""
+    starts, lengths = [], []
+    before = 0
+    for part, sizes in zip(rank.parts, rank.part_replays, strict=True):
+        mine = np.flatnonzero((part.phase == code) & (part.replay >= 0))
+        mine = mine[same[part.replay[mine] + before]]
+        mine = mine[np.argsort(part.replay[mine], kind="stable")]
+        starts.append(part.start[mine])
+        lengths.append(part.length[mine].astype(np.int64))
+        before += len(sizes.get(code, _NONE))
+    return np.concatenate(starts), np.concatenate(lengths)
+
+
+def _by_replay(values: Ints, bounds: Ints) -> Ints:
+    total: Ints = np.append(0, np.cumsum(values))
+    return total[bounds[1:]] - total[bounds[:-1]]

@@ -1,0 +1,81 @@
+"""Waiting and transfer as JSON and as sums: what the ranks' matched collectives come to."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from specanalyze.attribution.waits import Waits
+
+SHARES_SCHEMA: Final = {"replay": pl.Int64, "wait_ns": pl.Int64, "transfer_ns": pl.Int64}
+
+
+def by_replay(waits: Waits | None, rank: str, phase: str) -> pl.DataFrame:
+    """Waiting and transfer of one rank in each replay of a phase, over matched collectives that are not void.
+
+    Returns:
+        One row a replay (eager collectives together under a null replay): replay, wait_ns, transfer_ns.
+    """
+    if waits is None or not waits.collectives.height:
+        return pl.DataFrame(schema=SHARES_SCHEMA)
+    mine = waits.collectives.filter(~pl.col("voided"), pl.col("rank") == rank, pl.col("phase") == phase)
+    sums = mine.group_by("replay").agg(pl.col("wait_ns").sum(), pl.col("transfer_ns").sum()).sort("replay")
+    return sums.select(pl.col(name).cast(kind) for name, kind in SHARES_SCHEMA.items())
+
+
+def wait_json(waits: Waits | None) -> dict[str, Any] | None:
+    """The ``wait`` object of ``ranks --json`` (docs/commands.md); None with one rank."""
+    if waits is None:
+        return None
+    table = waits.collectives
+    keys = list(waits.unmatched)
+    by_seq = table.filter(pl.col("matched_by") == "seq")
+    by_replay = table.filter(pl.col("matched_by") == "replay")
+    used = table.filter(~pl.col("voided"))
+    ways = []
+    if by_seq.height:
+        ways.append("process group and Seq")
+    phases = by_replay.get_column("phase").unique(maintain_order=True).to_list()
+    ways += [f"n-th communication kernel of the n-th {phase} replay" for phase in phases]
+    complete = bool(table.get_column("complete").all()) if table.height else None
+    per_collective = []
+    collectives: dict[str, Any] = {}
+    for part in table.partition_by("collective", maintain_order=True):  # one turn a collective, for its JSON object
+        void = bool(part["voided"][0])
+        values = None if void else dict(zip(part["rank"].to_list(), part["wait_ns"].to_list(), strict=True))
+        per_collective.append(values)
+        if part["matched_by"][0] == "seq":
+            seq = int(part["seq"][0])
+            missing = sorted({rank for _, s, rank in waits.missing if s == seq})
+            entry: dict[str, Any] = {"complete": bool(part["complete"][0])}
+            if missing:
+                entry |= {"missing_ranks": missing, "lower_bound_ns": values}
+            else:
+                entry["wait_ns"] = values
+            collectives[str(seq)] = entry
+    sums = {k: used.filter(pl.col("rank") == k) for k in keys}
+    result: dict[str, Any] = {
+        "matched_by": "; ".join(ways) or None,
+        "complete": complete,
+        "voided": waits.voided,
+        "unmatched_kernels": waits.unmatched,
+        "per_collective_ns": per_collective,
+        "wait_ns": {k: int(t["wait_ns"].sum()) for k, t in sums.items()},
+        "transfer_ns": {k: int(t["transfer_ns"].sum()) for k, t in sums.items()},
+        "last_to_arrive": last_to_arrive(table),
+    }
+    if collectives:
+        result["collectives"] = collectives
+    return result
+
+
+def last_to_arrive(table: pl.DataFrame) -> list[str | None]:
+    """For each collective in order of time the rank with the shortest duration: the others waited for it; None if void."""
+    if not table.height:
+        return []
+    shortest = table.sort("collective", "dur_ns", maintain_order=True).unique(
+        "collective", keep="first", maintain_order=True
+    )
+    picked = shortest.select(pl.when(~pl.col("voided")).then(pl.col("rank"))).to_series()
+    return picked.to_list()

@@ -1,0 +1,356 @@
+"""Waiting and transfer of collectives across ranks (RULES R7, design rule D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import polars as pl
+
+from specanalyze.attribution.activities import Activities, communication_code
+from specanalyze.attribution.analysis import RankAnalysis
+from specanalyze.attribution.collective_columns import NAMED, collective_columns
+from specanalyze.attribution.ranges import PHASE_CODE, Ranges
+from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays
+from specanalyze.columns import Ints, integers, texts
+from specschema.phases import CYCLE, LEAF_PHASES
+
+MATCH_PHASES: Final = (*LEAF_PHASES, CYCLE)
+"""Phases whose replays are counted and matched with the other ranks'."""
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One rank's communication kernels, as far as matching needs them.
+
+    Attributes:
+        key: the rank's key in reports.
+        host: host name or hash; None counts as the same host as every other None.
+        kernels: columns index (of the activity), start_ns, end_ns, name, op, dtype, elements, group, group_ranks, algorithm,
+            protocol, library, seq, phase (code), replay (n-th graph launch call of its phase, -1 outside replays), position (n-th
+            in its replay).
+        replays: (phase code) -> communication kernels of each replay, replays without records included as 0.
+    """
+
+    key: str
+    rank: int
+    host: str | None
+    kernels: pl.DataFrame
+    replays: dict[int, Ints]
+
+
+@dataclass
+class Waits:
+    """What matching the ranks' collectives says.
+
+    Attributes:
+        collectives: one row a collective and rank: collective (number in order of time), matched_by (``seq`` or
+            ``replay``), phase, group, seq, replay, position (n-th of its group in its replay), rank (key), name, op, dtype, elements,
+            group_size, algorithm, protocol, library, start_ns, end_ns, dur_ns, wait_ns (null where the match is void),
+            transfer_ns, complete, voided.
+        unmatched: rank key -> communication kernels not matched with the other ranks'.
+        voided: collectives whose match failed the test of the ends.
+        voided_by_phase: the same by phase.
+        missing: (group, seq, missing rank) of groups without a record of one of their ranks.
+        reasons: why replays of a phase were not matched, one line each.
+        offsets: rank key -> median difference of collective ends to the first rank's, ns, where hosts differ.
+        offset_spread: rank key -> median absolute deviation of that difference, ns.
+    """
+
+    collectives: pl.DataFrame
+    unmatched: dict[str, int]
+    voided: int
+    missing: list[tuple[str, int, int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    offsets: dict[str, int] = field(default_factory=dict)
+    offset_spread: dict[str, int] = field(default_factory=dict)
+
+
+def communication_of(
+    key: str, rank: int, host: str | None, ranges: Ranges, activities: Activities, window: int = 0
+) -> Communication:
+    """Pick one rank's communication kernels and place them in the replays of their phases.
+
+    Replays are counted by their launch calls, with or without records; calls in no recognised range form no replay here.
+    """
+    index = np.flatnonzero(communication_code(activities.bucket))
+    launch = activities.launch[index]
+    launches = activities.launches
+    range_phase = np.append(ranges.phase, -1)
+    call_phase = range_phase[activities.graph_call_range]
+    number, counts = counted_calls(call_phase, activities.graph_call_start, [PHASE_CODE[p] for p in MATCH_PHASES])
+    replay = np.full(len(index), -1, dtype=np.int64)
+    if len(launches) and len(call_phase):
+        in_graph = (launch >= 0) & launches.graph[launch]
+        replay[in_graph] = number(launches.start[launch[in_graph]])
+    phase = activities.phase[index]
+    position, replays = placed_in_replays(phase, replay, activities.start[index], counts)
+    rows = activities.rows[activities.row[index]]
+    kernels = pl.DataFrame(
+        {
+            "index": index,
+            "start_ns": activities.start[index],
+            "end_ns": activities.end[index],
+            "name": texts(rows, "name"),
+            "seq": integers(rows, "seq", -1),
+            "phase": phase,
+            "replay": replay,
+            "position": position,
+        },
+        schema_overrides={"name": pl.String},
+    )
+    told = collective_columns(activities, index)
+    kernels = pl.concat([kernels, told], how="horizontal").with_columns(pl.lit(window).alias("window"))
+    return Communication(key, rank, host, kernels, replays)
+
+
+def rank_communication(analysis: RankAnalysis) -> Communication:
+    """One rank's communication over all windows; replays are numbered through, window after window."""
+    rank = analysis.trace
+    parts = [
+        communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    replays: dict[int, list[Ints]] = {}
+    frames = []
+    for part in parts:
+        shift = pl.lit(0)
+        for phase, sizes in part.replays.items():
+            before = sum(len(earlier) for earlier in replays.get(phase, []))
+            shift = pl.when((pl.col("phase") == phase) & (pl.col("replay") >= 0)).then(before).otherwise(shift)
+            replays.setdefault(phase, []).append(sizes)
+        frames.append(part.kernels.with_columns((pl.col("replay") + shift).alias("replay")))
+    arrays = {phase: np.concatenate(sizes) for phase, sizes in replays.items()}
+    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), arrays)
+
+
+class Talk(Protocol):
+    """What matching needs of a rank: ``Communication``, or what becomes it when asked."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def host(self) -> str | None: ...
+    @property
+    def kernels(self) -> pl.DataFrame: ...
+    @property
+    def replays(self) -> dict[int, Ints]: ...
+
+
+def match(ranks: Sequence[Talk]) -> Waits | None:
+    """Match the collectives of all ranks; None with fewer than two ranks, where waiting is unknown."""
+    if len(ranks) < 2:
+        return None
+    tables = [r.kernels.with_columns(pl.lit(i, dtype=pl.Int64).alias("who")) for i, r in enumerate(ranks)]
+    all_kernels = pl.concat(tables)
+    result = Waits(pl.DataFrame(), {r.key: 0 for r in ranks}, 0)
+    by_seq, missing = _matched_by_seq(all_kernels, ranks)
+    result.missing.extend(missing)
+    by_replay = _matched_by_replay(all_kernels, ranks, result.reasons)
+    matched = pl.concat([by_seq, by_replay.select(by_seq.columns)])
+    matched = _tested(matched, ranks)
+    for i, r in enumerate(ranks):
+        result.unmatched[r.key] = r.kernels.height - matched.filter(pl.col("who") == i).height
+    result.collectives = _named(matched, ranks)
+    result.voided = matched.filter(pl.col("voided")).get_column("collective").n_unique()
+    _estimate_offsets(matched, ranks, result)
+    return result
+
+
+def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
+    """Eager collectives: same process group and sequence number, once a rank."""
+    # A group known by name only is taken to be one group; groups of one name but other members are told apart.
+    keyed = kernels.filter(pl.col("seq") >= 0, pl.col("replay") < 0).with_columns(
+        pl.concat_str(
+            pl.col("group").fill_null(""),
+            pl.col("group_ranks").cast(pl.List(pl.String)).list.join(",").fill_null(""),
+            separator="|",
+        ).alias("_group")
+    )
+    keys = ["_group", "seq", "window"]
+    # A key that a rank shows twice says nothing about which is which: not matched.
+    once = keyed.filter(pl.len().over([*keys, "who"]) == 1)
+    sized = once.with_columns(pl.len().over(keys).alias("have"))
+    sized = sized.filter(pl.col("have") > 1)
+    members = {r.rank: r.key for r in ranks}
+    expected = (
+        pl.when(pl.col("group_ranks").is_not_null())
+        .then(pl.col("group_ranks").list.len())
+        .otherwise(pl.lit(len(members)))
+    )
+    sized = sized.with_columns((pl.col("have") >= expected).alias("complete"), pl.lit("seq").alias("matched_by"))
+    incomplete = sized.filter(~pl.col("complete"))
+    missing: list[tuple[str, int, int]] = []
+    grouped = incomplete.group_by(keys, maintain_order=True).agg(
+        pl.col("who").unique().alias("present"), pl.col("group_ranks").first(), pl.col("group").first().alias("name")
+    )
+    for row in grouped.iter_rows(named=True):  # one turn an incomplete collective
+        present = {ranks[i].rank for i in row["present"]}
+        everyone = row["group_ranks"] if row["group_ranks"] is not None else sorted(members)
+        missing.extend((row["name"] or "", row["seq"], rank) for rank in everyone if rank not in present)
+    return _numbered(sized, keys), missing
+
+
+def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Talk], reasons: list[str]) -> pl.DataFrame:
+    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree.
+
+    Where every kernel of a phase's replays tells its group, it is the n-th kernel of that group, among the group's ranks.
+    """
+    usable: list[pl.DataFrame] = []
+    for phase in MATCH_PHASES:
+        code = PHASE_CODE[phase]
+        counts = [r.replays.get(code, np.empty(0, dtype=np.int64)) for r in ranks]
+        lengths = [len(c) for c in counts]
+        if not any(c.any() for c in counts):
+            continue
+        if len(set(lengths)) > 1:
+            said = ", ".join(f"rank {r.key}: {n}" for r, n in zip(ranks, lengths, strict=True))
+            reasons.append(f"replays of {phase} differ in number ({said}): none of them is matched")
+            continue
+        mine = kernels.filter((pl.col("phase") == code) & (pl.col("replay") >= 0))
+        usable.append(_same_in_group(mine, ranks, phase, lengths[0], reasons))
+    columns = {"_group": pl.String, "have": pl.UInt32, "complete": pl.Boolean, "matched_by": pl.String}
+    empty = kernels.clear().with_columns(pl.lit(None, dtype=d).alias(n) for n, d in columns.items())
+    rows = pl.concat(usable) if usable else empty
+    return _numbered(rows, ["phase", "replay", "_group", "position", "window"])
+
+
+def _same_in_group(
+    kernels: pl.DataFrame, ranks: Sequence[Talk], phase: str, replays: int, reasons: list[str]
+) -> pl.DataFrame:
+    """A phase's kernels in replays where all ranks of their group have equally many of that group."""
+    known = kernels.height > 0 and kernels.get_column("group_ranks").null_count() == 0
+    group = (
+        pl.concat_str(
+            pl.col("group").fill_null(""), pl.col("group_ranks").cast(pl.List(pl.String)).list.join(","), separator="|"
+        )
+        if known
+        else pl.lit("")
+    )
+    rows = kernels.with_columns(group.alias("_group"))
+    if known:
+        rows = rows.sort("who", "replay", "position", maintain_order=True).with_columns(
+            pl.int_range(pl.len()).over("who", "replay", "_group").cast(pl.Int64).alias("position")
+        )
+    everyone = {r.rank: i for i, r in enumerate(ranks)}
+    kept: list[pl.DataFrame] = []
+    odd: set[int] = set()
+    for part in rows.partition_by("_group", maintain_order=True):  # one turn a group
+        named = part.get_column("group_ranks")[0] if known else None
+        members = [everyone[r] for r in named if r in everyone] if named is not None else list(range(len(ranks)))
+        if len(members) < 2:
+            continue  # its other ranks are not in this recording
+        sizes = np.zeros((len(ranks), replays), dtype=np.int64)
+        np.add.at(sizes, (part.get_column("who").to_numpy(), part.get_column("replay").to_numpy()), 1)
+        mine = sizes[members]
+        same = (mine == mine[0]).all(axis=0)
+        odd.update(np.flatnonzero(~same).tolist())
+        kept.append(
+            part.filter(
+                pl.col("who").is_in(members), pl.col("replay").is_in(np.flatnonzero(same & (mine[0] > 0)).tolist())
+            ).with_columns(
+                pl.lit(len(members), dtype=pl.UInt32).alias("have"),
+                pl.lit(named is None or len(members) == len(named)).alias("complete"),
+                pl.lit("replay").alias("matched_by"),
+            )
+        )
+    if odd:
+        reasons.append(f"{len(odd)} of {replays} replays of {phase} differ in their communication kernels: not matched")
+    return (
+        pl.concat(kept)
+        if kept
+        else rows.clear().with_columns(
+            pl.lit(0, dtype=pl.UInt32).alias("have"), pl.lit(True).alias("complete"), pl.lit("").alias("matched_by")
+        )
+    )
+
+
+def _numbered(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Give each match an id that is unique within its way of matching."""
+    text = pl.concat_str([pl.col(k).cast(pl.String) for k in keys], separator="/")
+    members = pl.coalesce(pl.col("group_ranks").list.len(), pl.col("have")).cast(pl.Int64)
+    return rows.with_columns((pl.col("matched_by") + ":" + text).alias("match"), members.alias("group_size")).drop(
+        "_group", "have"
+    )
+
+
+def _tested(matched: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
+    """Test each match by the agreement of ends on hosts that share a clock, number them by time, and split wait and transfer."""
+    hosts = [r.host or "" for r in ranks]
+    host_code = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
+    of_rank = pl.DataFrame({"who": np.arange(len(ranks)), "host": [host_code[h] for h in hosts]}).cast(pl.Int64)
+    rows = matched.join(of_rank, on="who", how="left").with_columns(
+        (pl.col("end_ns") - pl.col("start_ns")).alias("dur_ns")
+    )
+    shortest = pl.col("dur_ns").min().over("match")
+    spread = pl.col("end_ns").max().over("match", "host") - pl.col("end_ns").min().over("match", "host")
+    rows = rows.with_columns(shortest.alias("transfer_ns"), spread.max().over("match").alias("spread_ns"))
+    rows = rows.with_columns((pl.col("spread_ns") > pl.col("transfer_ns")).alias("voided"))
+    first = rows.sort("who", "start_ns", maintain_order=True).unique("match", keep="first", maintain_order=True)
+    numbered = first.sort("start_ns", maintain_order=True).select("match").with_row_index("collective")
+    rows = rows.join(numbered, on="match", how="left").with_columns(pl.col("collective").cast(pl.Int64))
+    return rows.with_columns(
+        pl.when(~pl.col("voided")).then(pl.col("dur_ns") - pl.col("transfer_ns")).alias("wait_ns"),
+        pl.when(~pl.col("voided")).then(pl.col("transfer_ns")).alias("transfer_ns"),
+    )
+
+
+def _named(rows: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
+    """The public table: names instead of codes, in order of time."""
+    names = pl.DataFrame({"who": np.arange(len(ranks)), "rank": [r.key for r in ranks]}).with_columns(
+        pl.col("who").cast(pl.Int64)
+    )
+    phases = pl.DataFrame({"phase": list(PHASE_CODE.values()), "phase_name": list(PHASE_CODE)}).cast(
+        {"phase": pl.Int64}
+    )
+    return (
+        rows.join(names, on="who", how="left")
+        .join(phases, on="phase", how="left")
+        .sort("collective", "who")
+        .select(
+            "collective",
+            "matched_by",
+            pl.col("phase_name").alias("phase"),
+            "group",
+            pl.when(pl.col("seq") >= 0).then(pl.col("seq")).alias("seq"),
+            pl.when(pl.col("replay") >= 0).then(pl.col("replay")).alias("replay"),
+            pl.when(pl.col("position") >= 0).then(pl.col("position")).alias("position"),
+            "rank",
+            "name",
+            "op",
+            "dtype",
+            "elements",
+            "group_size",
+            *NAMED,
+            "start_ns",
+            "end_ns",
+            "dur_ns",
+            "wait_ns",
+            "transfer_ns",
+            "complete",
+            "voided",
+            "window",
+        )
+    )
+
+
+def _estimate_offsets(rows: pl.DataFrame, ranks: Sequence[Talk], result: Waits) -> None:
+    """Rule D7: clock offset of each rank against the first, from collective ends; only where hosts differ."""
+    hosts = [r.host or "" for r in ranks]
+    if len(set(hosts)) < 2:
+        return
+    base = rows.filter(pl.col("who") == 0).select("match", pl.col("end_ns").alias("base_ns"))
+    apart = rows.join(base, on="match", how="inner").with_columns(
+        (pl.col("end_ns") - pl.col("base_ns")).alias("apart_ns")
+    )
+    for i, r in enumerate(ranks):
+        values = apart.filter((pl.col("who") == i) & ~pl.col("voided")).get_column("apart_ns").to_numpy()
+        if len(values):
+            offset = int(np.median(values))
+            result.offsets[r.key] = offset
+            result.offset_spread[r.key] = int(np.median(np.abs(values - offset)))

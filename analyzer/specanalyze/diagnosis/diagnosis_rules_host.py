@@ -1,0 +1,170 @@
+"""Rules about idle time: gaps, launches, the host, CUDA graphs, and what observing itself cost."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.diagnosis.diagnosis_rule import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    NO_CONTROL,
+    Answer,
+    Found,
+    NotChecked,
+    Rule,
+    Subject,
+    ms,
+)
+from specschema.phases import COMPUTE_BUCKETS, IDLE_BUCKETS
+
+IDLE_SHARE: Final = 0.15
+"""Idle device time below this share of the cycle is not worth a rule."""
+PADDED_SHARE: Final = 0.10
+"""Padding below this share of the graph's batch is the price of few graphs."""
+DISTORTION: Final = 1.2
+"""Traced cycle over untraced one, from which idle figures of the window say little."""
+NOT_DISTORTED: Final = 1.05
+
+
+def idle_gaps(s: Subject) -> Answer:
+    if s.m.breakdown.ranks and all(r.device == "cpu" for r in s.m.breakdown.ranks):
+        return NotChecked("recorded on a CPU: nothing is known about gaps on a device")
+    if not s.m.controlled:
+        traced = s.m.step_ns - s.busy_ns
+        if traced < IDLE_SHARE * s.m.step_ns:
+            return None
+        return Found(
+            f"the device idles {traced / s.m.step_ns:.0%} of the observed cycle",
+            (f"{ms(traced)} of {ms(s.m.step_ns)}, both as observed",),
+            LOW,
+            withheld=NO_CONTROL,
+        )
+    idle = s.step_ns - s.busy_ns
+    share = idle / s.step_ns
+    if share < IDLE_SHARE:
+        return None
+    parts = {b: s.ns(b) for b in ("graph_gap", "launch", "host")}
+    between = max(0.0, idle - sum(parts.values()))
+    named = {"gaps inside graph replays": parts["graph_gap"], "launch calls": parts["launch"]}
+    named["host inside phases"] = parts["host"]
+    named["host between phases and cycles"] = between
+    worst = max(named, key=lambda k: named[k])
+    return Found(
+        f"the device idles {share:.0%} of the untraced cycle, most of it: {worst}",
+        (
+            f"cycle {ms(s.step_ns)} untraced, device busy {ms(s.busy_ns)}, idle {ms(idle)}",
+            "estimate (idle scaled to the untraced cycle): " + ", ".join(f"{k} {ms(v)}" for k, v in named.items() if v),
+        ),
+        MEDIUM,
+        idle,
+        of=tuple((None, b) for b in IDLE_BUCKETS),
+    )
+
+
+def eager_verify(s: Subject) -> Answer:
+    main = s.m.per_cycle.filter(pl.col("phase") == s.main)
+    replays = float(main.get_column("replays").sum())
+    if replays or all(r.device == "cpu" for r in s.m.breakdown.ranks):
+        return None
+    idle = sum(s.ns(b, s.main) for b in IDLE_BUCKETS)
+    evidence = [f"no graph launch in {main.height} {s.main} instances"]
+    if s.m.controlled:
+        evidence.append(
+            f"{ms(idle)} of {ms(s.phase_ns(s.main))} is launch and host time (calibrated to untraced cycles)"
+        )
+        of = tuple((s.main, b) for b in IDLE_BUCKETS)
+        return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, idle, of=of)
+    return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, withheld=NO_CONTROL)
+
+
+def graph_padding(s: Subject) -> Answer:
+    rows = s.m.decoding().select("batch_size", "graph_batch_size").drop_nulls()
+    if not rows.height:
+        return NotChecked(
+            "no cycle tells the batch size of its graph: it ran without one, or its recorder does not say"
+        )
+    batch, graph = rows["batch_size"].to_numpy().astype(float), rows["graph_batch_size"].to_numpy().astype(float)
+    padded = float(1 - batch.sum() / graph.sum())
+    if padded < PADDED_SHARE:
+        return None
+    compute = sum(s.ns(b, s.main) for b in COMPUTE_BUCKETS)
+    worst = int(np.argmax(graph - batch))
+    return Found(
+        f"graphs are padded: {padded:.0%} of the rows that {s.main} computes belong to no request",
+        (
+            f"mean batch {batch.mean():.2f} in graphs for {graph.mean():.2f}; at worst {batch[worst]:.0f} in {graph[worst]:.0f}",
+            "at most the padded rows' share of compute is won; where weights bound it, less",
+        ),
+        MEDIUM,
+        compute * padded,
+        of=tuple((s.main, b) for b in COMPUTE_BUCKETS),
+    )
+
+
+def profiler_distortion(s: Subject) -> Answer:
+    traced = s.m.steps_ns(traced=True)
+    if not s.m.controlled:
+        return NotChecked(
+            "what observing cost is unknown without untraced cycles; record them before and after the window"
+        )
+    if not len(traced):
+        return None
+    ratio = float(np.median(traced)) / s.step_ns
+    if ratio < DISTORTION:
+        return None
+    return Found(
+        f"observing makes the cycle {ratio:.2f} times as long: idle times of the window are not the server's",
+        (
+            f"median cycle {ms(float(np.median(traced)))} in windows, {ms(s.step_ns)} outside",
+            "device-busy times hold; launch, gap and host times are scaled here",
+        ),
+        HIGH,
+    )
+
+
+RULES: Final = (
+    Rule(
+        "idle_gaps",
+        "Does the device wait for launches or the host?",
+        {
+            "sglang": "CUDA graphs for all batch sizes in use (--cuda-graph-bs); overlap scheduling on (no --disable-overlap-schedule); "
+            "fewer eager kernels between graphs; a faster or pinned CPU core",
+            "vllm": "full CUDA graphs (cudagraph_mode FULL), async scheduling; fewer eager kernels between graphs; a pinned CPU core",
+        },
+        "the untraced cycle stays the same on a faster CPU, or the device is busy in an untraced nvidia-smi/DCGM reading",
+        idle_gaps,
+    ),
+    Rule(
+        "eager_verify",
+        "Does the target's forward run in a CUDA graph?",
+        {
+            "sglang": "no --disable-cuda-graph; --cuda-graph-max-bs and --cuda-graph-bs that cover the batch; an attention backend that "
+            "supports graphs for verify",
+            "vllm": "no --enforce-eager; cudagraph_capture_sizes that cover batch x (draft tokens + 1)",
+        },
+        "a recording with the graph on has the same cycle",
+        eager_verify,
+    ),
+    Rule(
+        "graph_padding",
+        "Is the graph larger than the batch?",
+        {
+            "sglang": "--cuda-graph-bs with the batch sizes in use",
+            "vllm": "cudagraph_capture_sizes with batch x (draft tokens + 1) of the batches in use",
+        },
+        "the cycle is the same with a graph captured for the batch",
+        graph_padding,
+    ),
+    Rule(
+        "profiler_distortion",
+        "Did observing distort the window?",
+        {"any": "record CUDA activity only; set TEARDOWN_CUPTI=1; take cycle times from untraced cycles (`overhead`)"},
+        "another recording whose windows are as fast as its control has the same idle shares",
+        profiler_distortion,
+    ),
+)
+"""Rules about idle time."""

@@ -1,0 +1,250 @@
+"""Writes Chrome JSON as torch.profiler does, so that Perfetto, chrome://tracing and our own importer read it.
+
+Times are decimal microseconds with three places from ``baseTimeNanoseconds``: no nanosecond is lost. What the format has no row for is said
+in ``LEFT_OUT``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final
+
+import polars as pl
+
+from specanalyze.columns import factorize
+from specanalyze.exports.export_events import ExportedRank
+
+CATEGORIES: Final = {
+    "phase": "user_annotation",
+    "cycle": "user_annotation",
+    "op": "cpu_op",
+    "collective": "cpu_op",
+    "launch": "cuda_runtime",
+    "kernel": "kernel",
+    "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset",
+    "request": "request",
+}
+"""Kind -> category, as torch.profiler names it."""
+
+UNTRACED: Final = "untraced"
+"""Category of host ranges outside every profiler window: drawn, but no phases when the file is imported again, because nothing would
+say that no device work was recorded there."""
+
+PARTITION: Final = "partition"
+
+LEFT_OUT: Final = (
+    "cycle numbers, modes, batch sizes, accept lengths and contexts are arguments that an import does not read back",
+    "nodes of captured graphs and their modules are left out",
+    "requests, the partition and cycles outside profiler windows are drawn but not imported",
+    "profiler windows are one window when imported; correlation ids that repeat among them are numbered anew",
+)
+"""What an import of the written file does not bring back."""
+
+_CHUNK: Final = 1 << 16
+_FACTS: Final = (
+    "cycle",
+    "batch_size",
+    "draft_tokens",
+    "graph_batch_size",
+    "context_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+)
+_PARTITION_THREAD: Final = 1 << 30
+"""Thread id of the partition's row; no thread of the host has it."""
+
+
+def write_chrome(file: BinaryIO, rank: ExportedRank, environment: Mapping[str, Any] | None = None) -> int:
+    """Write one rank as one file.
+
+    Args:
+        file: where to.
+        rank: one rank; a file of several would have their ids collide.
+        environment: GPU model and such, shown by viewers.
+
+    Returns:
+        Number of events.
+    """
+    # A device row at time 0 counts as one without a time (RULES R1), so the first event is not at 0.
+    origin = max(0, (rank.start_ns or 0) - 1000)
+    head: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": origin}
+    if rank.trace.rank >= 0:
+        head["distributedInfo"] = {"rank": rank.trace.rank} | (
+            {"world_size": rank.trace.world_size} if rank.trace.world_size is not None else {}
+        )
+    if environment:
+        head["environment"] = dict(environment)
+    file.write(json.dumps(head, default=str).encode()[:-1] + b', "traceEvents": [\n')
+    pid = rank.pid
+    lines = [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": rank.label}}]
+    lines.append(
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": _PARTITION_THREAD, "args": {"name": "partition"}}
+    )
+    file.write(",\n".join(json.dumps(line) for line in lines).encode())
+    events = rank.timed().with_columns(pl.when(pl.col("dur_ns") >= 0).then("dur_ns").alias("dur_ns"))
+    traced = events.get_column("window").null_count() < events.height
+    for start in range(0, events.height, _CHUNK):
+        _write(file, _rows(events[start : start + _CHUNK], origin, pid, traced=traced))
+        _write(file, _flows(events[start : start + _CHUNK], origin, pid))
+    for start in range(0, rank.partition.height, _CHUNK):
+        _write(file, _partition(rank.partition[start : start + _CHUNK], origin, pid))
+    file.write(b"\n]}\n")
+    return events.height
+
+
+def _write(file: BinaryIO, lines: pl.Series) -> None:
+    """Append rows. A null row would be an event lost without a word: a bug."""
+    if lines.null_count():
+        raise AssertionError(f"{lines.null_count()} rows have no text")
+    if len(lines):
+        file.write(b",\n" + ",\n".join(lines.to_list()).encode())
+
+
+def _microseconds(ns: pl.Expr) -> pl.Expr:
+    """1234567 ns -> ``1234.567``."""
+    return pl.format("{}.{}", ns // 1000, (ns % 1000).cast(pl.String).str.zfill(3))
+
+
+def _quoted(frame: pl.DataFrame, column: str) -> pl.Series:
+    """A text column as JSON texts, each distinct text once."""
+    codes, values = factorize(frame, column)
+    return pl.Series(column, [*(json.dumps(value) for value in values), None], dtype=pl.String)[
+        pl.Series(codes % (len(values) + 1))
+    ]
+
+
+def _rows(events: pl.DataFrame, origin: int, pid: int, *, traced: bool) -> pl.Series:
+    kind = pl.col("kind").cast(pl.String)
+    device = kind.is_in(["kernel", "memcpy", "memset"])
+    category = kind.replace_strict(CATEGORIES, default=None, return_dtype=pl.String)
+    untraced = pl.col("window").is_null() & kind.is_in(["phase", "cycle"]) & pl.lit(traced)
+    quoted = events.with_columns(_quoted(events, c) for c in ("name", "op", "dtype", "group", "mode", "module"))
+    place = [
+        pl.when(device).then("device").otherwise(pl.col("pid").fill_null(pid)).fill_null(0).alias("on"),
+        pl.when(device).then("stream").otherwise("tid").alias("at"),
+    ]
+    rows = quoted.with_columns(
+        *place,
+        pl.col("name").fill_null('""'),
+        pl.when(untraced).then(pl.lit(UNTRACED)).otherwise(category).alias("category"),
+        _arguments(device).alias("args"),
+    )
+    mark = pl.concat_str(
+        pl.lit('{"ph": "i", "s": "t", "name": '),
+        "name",
+        pl.lit(', "pid": '),
+        "on",
+        _thread(),
+        pl.lit(', "ts": '),
+        _microseconds(pl.col("start_ns") - origin),
+        pl.lit("}"),
+    )
+    return rows.select(pl.when(kind == "mark").then(mark).otherwise(_line(origin)).alias("line")).to_series()
+
+
+def _thread() -> pl.Expr:
+    return pl.concat_str(pl.lit(', "tid": '), "at").fill_null("")
+
+
+def _line(origin: int) -> pl.Expr:
+    duration = pl.concat_str(pl.lit(', "dur": '), _microseconds(pl.col("dur_ns")))
+    return pl.concat_str(
+        pl.lit('{"ph": "X", "cat": "'),
+        "category",
+        pl.lit('", "name": '),
+        "name",
+        pl.lit(', "pid": '),
+        "on",
+        _thread(),
+        pl.lit(', "ts": '),
+        _microseconds(pl.col("start_ns") - origin),
+        duration.fill_null(""),
+        pl.lit(', "args": {'),
+        "args",
+        pl.lit("}}"),
+    )
+
+
+def _arguments(device: pl.Expr) -> pl.Expr:
+    """The inside of ``args``, under the names that torch.profiler gives them."""
+
+    def argument(name: str, value: str | pl.Expr) -> pl.Expr:
+        shown = pl.col(value) if isinstance(value, str) else value
+        return pl.concat_str(pl.lit(f'"{name}": '), shown.cast(pl.String))
+
+    def each(column: str) -> pl.Expr:
+        texts = pl.col(column).cast(pl.List(pl.String)).list.eval(pl.element().fill_null("null"))
+        return pl.concat_str(pl.lit("["), texts.list.join(", "), pl.lit("]"))
+
+    def text(value: pl.Expr) -> pl.Expr:
+        return pl.concat_str(pl.lit('"'), value, pl.lit('"'))
+
+    def triple(column: str) -> pl.Expr:
+        return pl.concat_str(
+            pl.lit("["), pl.col(column).cast(pl.String).str.replace_all("x", ", ", literal=True), pl.lit("]")
+        )
+
+    return pl.concat_str(
+        argument("correlation", "correlation"),
+        argument("device", pl.when(device).then("device")),
+        argument("stream", pl.when(device).then("stream")),
+        argument("bytes", "bytes"),
+        argument("grid", triple("grid")),
+        argument("block", triple("block")),
+        argument("Collective name", "op"),
+        argument("dtype", "dtype"),
+        argument("In msg nelems", "elements"),
+        argument("Process Group Name", "group"),
+        argument("Process Group Ranks", text(each("group_ranks"))),
+        argument("Seq", "seq"),
+        argument("graph id", "graph_id"),
+        argument("graph node id", "node"),
+        argument("phase", text(pl.col("phase"))),
+        argument("class", text(pl.col("bucket"))),
+        argument("subclass", text(pl.col("subclass"))),
+        argument("mode", "mode"),
+        argument("module", "module"),
+        *(argument(name, name) for name in _FACTS),
+        argument("accept_lengths", each("accept_lengths")),
+        argument("accepted_draft_tokens", each("accepted_draft_tokens")),
+        separator=", ",
+        ignore_nulls=True,
+    )
+
+
+def _flows(events: pl.DataFrame, origin: int, pid: int) -> pl.Series:
+    """Arrows from launch calls to their first activity: rows that importers leave alone."""
+    call = pl.col("kind").cast(pl.String) == "launch"
+    rows = events.filter(pl.col("correlation").is_not_null(), call | pl.col("first").fill_null(False))
+    return rows.select(
+        pl.concat_str(
+            pl.when(call).then(pl.lit('{"ph": "s"')).otherwise(pl.lit('{"ph": "f", "bp": "e"')),
+            pl.lit(', "cat": "ac2g", "name": "ac2g", "id": '),
+            "correlation",
+            pl.lit(', "pid": '),
+            pl.when(call).then(pl.col("pid").fill_null(pid)).otherwise("device").fill_null(0),
+            pl.lit(', "tid": '),
+            pl.when(call).then("tid").otherwise("stream").fill_null(0),
+            pl.lit(', "ts": '),
+            _microseconds(pl.col("start_ns") - origin),
+            pl.lit("}"),
+        )
+    ).to_series()
+
+
+def _partition(parts: pl.DataFrame, origin: int, pid: int) -> pl.Series:
+    return parts.select(
+        pl.concat_str(
+            pl.lit(f'{{"ph": "X", "cat": "{PARTITION}", "name": "'),
+            "phase",
+            pl.lit(": "),
+            "bucket",
+            pl.lit(f'", "pid": {pid}, "tid": {_PARTITION_THREAD}, "ts": '),
+            _microseconds(pl.col("start_ns") - origin),
+            pl.lit(', "dur": '),
+            _microseconds(pl.col("dur_ns")),
+            pl.lit("}"),
+        )
+    ).to_series()
