@@ -166,8 +166,8 @@ def sleeping_command(folder: Path) -> subprocess.Popen[str]:
     """``breakdown --jobs 2`` whose workers go on for a minute, leader of its own process group as in a terminal."""
     script = f"""
 import os, sys
-import rank_functions, specanalyze.breakdown
-specanalyze.breakdown.rank_result = rank_functions.sleeps
+import rank_functions, specanalyze.answers.breakdown
+specanalyze.answers.breakdown.rank_result = rank_functions.sleeps
 from specanalyze.cli import run
 code = run(["breakdown", {str(STEPS2)!r}, "--jobs", "2"])
 sys.stdout.flush()

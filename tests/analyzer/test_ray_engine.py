@@ -135,10 +135,10 @@ os._exit(0)
 def test_a_rank_that_kills_every_worker_is_one_line(cluster: dict[str, str]) -> None:
     script = f"""
 import os, sys
-import rank_functions, specanalyze.breakdown
+import rank_functions, specanalyze.answers.breakdown
 from specanalyze.cli import run
-real = specanalyze.breakdown.each_rank
-specanalyze.breakdown.each_rank = lambda trace, function, *a, **k: real(trace, rank_functions.killed_at, "0")
+real = specanalyze.answers.breakdown.each_rank
+specanalyze.answers.breakdown.each_rank = lambda trace, function, *a, **k: real(trace, rank_functions.killed_at, "0")
 code = run(["breakdown", {str(STEPS2)!r}, "--engine", "ray"])
 sys.stdout.flush()
 os._exit(code)
