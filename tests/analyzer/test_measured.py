@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ from story import baseline_recording, first_recording, sweep_recording, tuned_re
 from traces import kernel, launch, phase, rank_trace, trace
 
 from specanalyze.answers.measured import acceptance_of, measure
+from specanalyze.formats.load import open_trace
 from specschema.errors import TraceError
 
 
@@ -93,3 +95,9 @@ def test_stalls_do_not_move_the_clock_but_are_said() -> None:
     assert stalled.step_ns == m.step_ns
     (line,) = stalled.stalls()
     assert "a few cycles stall" in line
+
+
+def test_cycles_that_ranks_number_differently_are_the_same_cycles() -> None:
+    """Rank 0 counts 63 to 102 in the first window, rank 1 62 to 101: 40 cycles a window, not 41."""
+    sample = Path(__file__).resolve().parents[2] / "samples" / "sglang_tp2_eagle3_steps2.parquet"
+    assert measure(open_trace([sample])).cycle_count == 120
