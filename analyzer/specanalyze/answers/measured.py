@@ -18,6 +18,7 @@ from specanalyze.answers.environment import argument, environment_of
 from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.answers.kernels import rank_kernels
 from specanalyze.answers.positions import acceptance_by_position
+from specanalyze.answers.whole_cycles import whole_cycles
 from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
@@ -355,7 +356,7 @@ def _measured(trace: Trace, reduced: Iterable[_Rank]) -> Measured:
             talks.setdefault(window, []).append(talk)
     breakdown = assemble(trace, ranks)
     table = pl.concat(cycles) if cycles else pl.DataFrame(schema=CYCLE_SCHEMA)
-    per_cycle = _per_cycle(breakdown)
+    per_cycle = whole_cycles(breakdown)
     if not per_cycle.height or not any(r.device_ns for r in breakdown.ranks):
         raise TraceError(
             f"{trace.name} holds no whole decode cycle with device records; record a kernel window over decode cycles"
@@ -394,56 +395,4 @@ def _matched(talks: Mapping[int, list[Communication]], ranks: int) -> Waits | No
         {key: sum(w.unmatched.get(key, 0) for w in found) for key in first.unmatched},
         sum(w.voided for w in found),
         reasons=[line for w in found for line in w.reasons],
-    )
-
-
-def _numbered_alike(rows: pl.DataFrame, first: str) -> pl.DataFrame:
-    """Cycles of a window by the numbers that the first rank gave them.
-
-    A rank may have begun to count a cycle later than another: its windows then hold the same cycles under numbers shifted by
-    the same amount, and a mean by number would pair each with its neighbour. Where a window's numbers are no shift of each
-    other they stay as they are.
-    """
-    spans = rows.group_by("rank", "window").agg(
-        pl.col("cycle").min().alias("low"),
-        pl.col("cycle").n_unique().alias("count"),
-        pl.col("cycle").max().alias("high"),
-    )
-    told = spans.filter(pl.col("rank") == first).select(
-        "window", low_first="low", count_first="count", high_first="high"
-    )
-    same = (pl.col("count") == pl.col("count_first")) & (
-        pl.col("high") - pl.col("low") == pl.col("high_first") - pl.col("low_first")
-    )
-    shift = pl.when(same).then(pl.col("low_first") - pl.col("low")).otherwise(0)
-    shifts = spans.join(told, on="window").select("rank", "window", shift=shift)
-    moved = rows.join(shifts, on=["rank", "window"], how="left")
-    return moved.with_columns(pl.col("cycle") + pl.col("shift").fill_null(0)).drop("shift")
-
-
-def _per_cycle(breakdown: Breakdown) -> pl.DataFrame:
-    """Whole decode cycles: those that verify or decode, prefill nothing, and have the records of all their replays."""
-    wide = [*BUCKETS, "graph_launch", "replays"]
-    tables = [
-        r.phase_instances.select("window", "cycle", "phase", "complete", *wide).with_columns(rank=pl.lit(r.key))
-        for r in breakdown.ranks
-        if r.phase_instances.height
-    ]
-    if not tables:
-        return pl.DataFrame(schema={"window": pl.Int64, "cycle": pl.Int64, "phase": pl.String})
-    rows = _numbered_alike(pl.concat(tables).filter(pl.col("cycle") >= 0), breakdown.ranks[0].key)
-    phase = pl.col("phase")
-    of_cycle = ["rank", "window", "cycle"]
-    speculates = rows.filter(phase == "verify").height > 0
-    main = "verify" if speculates else "decode"
-    rows = rows.with_columns(
-        pl.col("complete").all().over(of_cycle).alias("whole"),
-        (phase == main).any().over(of_cycle).alias("decodes"),
-        (phase == "prefill").any().over(of_cycle).alias("prefills"),
-    ).filter("whole", "decodes", ~pl.col("prefills"))
-    summed = rows.group_by(*of_cycle, "phase").agg(pl.col(wide).sum())
-    return (
-        summed.group_by("window", "cycle", "phase")
-        .agg(pl.col(wide).cast(pl.Float64).mean())
-        .sort("window", "cycle", "phase")
     )
