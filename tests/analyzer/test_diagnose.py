@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
     "idle_gaps": Case(
         with_work(TWO, "verify", gap_ns=9_000_000),
         TWO,
-        "idles 26% of the untraced cycle, most of it: gaps inside graph replays",
+        "idles 26% of the untraced cycle, the largest part of it: gaps inside graph replays",
     ),
     "eager_verify": Case(with_work(TWO, "verify", graph=False), TWO, "verify runs eagerly"),
     "graph_padding": Case(

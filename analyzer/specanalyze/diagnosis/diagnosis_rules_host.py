@@ -54,7 +54,7 @@ def idle_gaps(s: Subject) -> Answer:
     named["host between phases and cycles"] = between
     worst = max(named, key=lambda k: named[k])
     return Found(
-        f"the device idles {share:.0%} of the untraced cycle, most of it: {worst}",
+        f"the device idles {share:.0%} of the untraced cycle, the largest part of it: {worst}",
         (
             f"cycle {ms(s.step_ns)} untraced, device busy {ms(s.busy_ns)}, idle {ms(idle)}",
             "estimate (idle scaled to the untraced cycle): " + ", ".join(f"{k} {ms(v)}" for k, v in named.items() if v),
