@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import subprocess
 import sys
@@ -48,6 +49,17 @@ def serving(log: Path) -> Iterator[dict[str, str]]:
     finally:
         server.kill()
         server.wait()
+
+
+def asked_of(log: Path, name: str) -> list[str]:
+    """Methods and answers of the requests for one object so far, as in ``"GET 206"``: oldest first.
+
+    The server writes a request's line before it sends the answer, in colours or not by what else is installed.
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text())
+    return [
+        " ".join(found) for found in re.findall(rf'"([A-Z]+) /{BUCKET}/{re.escape(name)} HTTP/[0-9.]+" ([0-9]+)', plain)
+    ]
 
 
 def store(environment: Mapping[str, str]) -> Any:
