@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from specanalyze.columns import Ints, factorize, integers, of_kind
+from specanalyze.columns import Ints, distinct, factorize, integers, of_kind
 from specanalyze.intervals import Segments, by_priority
 from specanalyze.phase_names import recognise
 from specschema.phases import CYCLE, OTHER_LEAF_PHASES, PHASE_KEYS, SPECULATIVE_PHASES
@@ -57,7 +57,8 @@ class Ranges:
     def cover(self, which: Ints | None = None) -> list[Segments]:
         """Innermost range of each instant, for each precedence level of rule D10, best level first.
 
-        The innermost range is the one that started last; of those that started together, the shorter one.
+        The innermost range is the one that started last; of those that started together, the shorter one; of equal ones,
+        the one listed last.
 
         Args:
             which: only these ranges (indices); all when None.
@@ -70,7 +71,7 @@ class Ranges:
         for codes in _PRECEDENCE:
             index = rows[np.isin(self.phase[rows], codes)]
             start, end = self.start[index], self.end[index]
-            inner_first = np.lexsort((-index, end - start, -start))
+            inner_first = np.lexsort((-index, end, -start))
             priority = np.empty(len(index), dtype=np.int64)
             priority[inner_first] = np.arange(len(index))
             segments = by_priority(start, end, priority)
@@ -124,8 +125,8 @@ def recognised_ranges(events: pl.DataFrame, phase_map: Mapping[str, str] | None 
     phase, start, end = phase[keep], start[keep], (start + duration)[keep]
     cycle = integers(rows, "cycle", -1)[keep]
     ids = np.stack([integers(rows, "pid", 0)[keep], integers(rows, "tid", 0)[keep]], axis=1)
-    threads, thread = np.unique(ids, axis=0, return_inverse=True) if len(keep) else (np.empty((0, 2), np.int64), keep)
-    thread = thread.reshape(-1).astype(np.int64)
+    threads, thread = np.unique(ids, axis=0, return_inverse=True)
+    thread = thread.ravel().astype(np.int64)
 
     alive = ~_nested_in_itself(start, end, thread * len(PHASE_KEYS) + phase)
     inner = np.isin(phase, _OTHER)
@@ -148,9 +149,7 @@ def _nested_in_itself(start: Ints, end: Ints, key: Ints) -> np.ndarray[tuple[int
     """Which ranges lie inside an earlier-listed or longer range of the same key (phase and thread)."""
     order = np.lexsort((-end, start, key))
     nested = np.zeros(len(start), dtype=bool)
-    bounds = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1))
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a phase and thread
-        part = order[low:high]
+    for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):  # one turn a phase and thread
         reached = np.maximum.accumulate(end[part])
         nested[part[1:]] = end[part[1:]] <= reached[:-1]
     return nested
@@ -161,12 +160,10 @@ def _inside_another(
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which ranges lie inside a range of ``outer`` on their own thread."""
     inside = np.zeros(len(start), dtype=bool)
-    for number in np.unique(thread):
+    for number in distinct(thread[outer])[0]:  # one turn a thread
         holders = np.flatnonzero(outer & (thread == number))
         asked = np.flatnonzero(thread == number)
-        if not len(holders):
-            continue
-        holders = holders[np.argsort(start[holders], kind="stable")]
+        holders = holders[np.argsort(start[holders])]
         reached = np.maximum.accumulate(end[holders])
         at = np.searchsorted(start[holders], start[asked], side="right") - 1
         inside[asked] = (at >= 0) & (end[asked] <= reached[np.maximum(at, 0)])
@@ -175,14 +172,10 @@ def _inside_another(
 
 def _crossings(start: Ints, end: Ints, thread: Ints, phase: Ints) -> dict[tuple[str, str], int]:
     """Neighbouring ranges of one thread that overlap without nesting, counted by their phases."""
-    counts: dict[tuple[str, str], int] = {}
-    for number in np.unique(thread):  # one turn a thread
-        mine = np.flatnonzero(thread == number)
-        mine = mine[np.lexsort((-end[mine], start[mine]))]
-        s, e, p = start[mine], end[mine], phase[mine]
-        crossing = np.flatnonzero((s[1:] < e[:-1]) & (e[1:] > e[:-1]) & (s[1:] > s[:-1]))
-        pairs, times = np.unique(p[crossing] * len(PHASE_KEYS) + p[crossing + 1], return_counts=True)
-        for pair, count in zip(pairs.tolist(), times.tolist(), strict=True):
-            key = (PHASE_KEYS[pair // len(PHASE_KEYS)], PHASE_KEYS[pair % len(PHASE_KEYS)])
-            counts[key] = counts.get(key, 0) + count
-    return counts
+    order = np.lexsort((-end, start, thread))
+    s, e, t, p = start[order], end[order], thread[order], phase[order]
+    # What starts together lies longest first, so that an end beyond the one before has a later start, too.
+    crossing = np.flatnonzero((t[1:] == t[:-1]) & (s[1:] < e[:-1]) & (e[1:] > e[:-1]))
+    pairs, times = np.unique(p[crossing] * len(PHASE_KEYS) + p[crossing + 1], return_counts=True)
+    earlier, later = np.divmod(pairs, len(PHASE_KEYS))
+    return {(PHASE_KEYS[a], PHASE_KEYS[b]): int(n) for a, b, n in zip(earlier, later, times, strict=True)}
