@@ -61,7 +61,7 @@ class Breakdown:
     def has_matches(self) -> bool:
         """Whether any collective could be matched across ranks, void ones included."""
         if self._sums is not None:
-            return bool(self._sums)
+            return self._sums.matched > 0
         return self.waits is not None and self.waits.collectives.height > 0
 
     @property

@@ -123,14 +123,13 @@ class CompactTalk:
 def window_talk(window: JoinedWindow, looks: Looks) -> tuple[TalkPart, dict[int, Ints]]:
     """Communication kernels of a window, and how many each replay of each phase has."""
     device, calls, ranges = window.device, window.calls, window.ranges
-    talks = communication_code(looks.bucket.astype(np.int64)) if len(looks.looks) else np.zeros(1, dtype=bool)
-    index = np.concatenate(
-        [np.flatnonzero(talks[device.look[low : low + _SLICE]]) + low for low in range(0, max(1, len(device)), _SLICE)]
-    )
+    talks = communication_code(looks.bucket.astype(np.int64))
+    slices = [np.flatnonzero(talks[device.look[low : low + _SLICE]]) + low for low in range(0, len(device), _SLICE)]
+    index = np.concatenate([np.empty(0, dtype=np.int64), *slices])
     call = window.call[index]
     range_phase = np.append(ranges.phase, PHASE_CODE[OUTSIDE]).astype(np.uint8)
-    phase = range_phase[window.call_range[call]] if len(calls) else np.zeros(len(index), dtype=np.uint8)
-    phase[call < 0] = PHASE_CODE[UNATTRIBUTED]
+    phase = np.full(len(index), PHASE_CODE[UNATTRIBUTED], dtype=np.uint8)
+    phase[call >= 0] = range_phase[window.call_range[call[call >= 0]]]
     graph = np.flatnonzero(calls.graph)
     call_phase = np.append(ranges.phase, -1)[window.call_range[graph]]
     codes = [PHASE_CODE[p] for p in MATCH_PHASES]
@@ -166,7 +165,7 @@ class ReplaySums:
     """Waiting and transfer summed by replay.
 
     Attributes:
-        tables: (rank key, phase) -> the table of ``wait_table.by_replay``, where it has rows.
+        tables: (rank key, phase) -> the table of ``wait_table.by_replay``, of phases that are matched.
         matched: collectives matched across ranks, void ones included.
     """
 
@@ -187,22 +186,20 @@ def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
     matched = 0
     for phase in MATCH_PHASES:
         code = PHASE_CODE[phase]
-        by_window = [[sizes.get(code, _NONE) for sizes in rank.part_replays] for rank in ranks]
+        by_window = [[sizes[code] for sizes in rank.part_replays] for rank in ranks]
         if not any(sizes.any() for windows in by_window for sizes in windows):
             continue
-        lengths = [[len(sizes) for sizes in windows] for windows in by_window]
+        lengths = [tuple(len(sizes) for sizes in windows) for windows in by_window]
         if len({sum(windows) for windows in lengths}) > 1:
             continue  # not matched at all
-        if any(windows != lengths[0] for windows in lengths):
+        if len(set(lengths)) > 1:
             return None
         counts = np.stack([np.concatenate(windows) for windows in by_window])
-        same = (counts == counts[0]).all(axis=0) & (counts[0] > 0)
-        sums |= _phase_sums(ranks, phase, same, counts[0])
-        matched += int(counts[0][same].sum())
+        fewest = counts.min(axis=0)
+        same = fewest == counts.max(axis=0)
+        sums |= _phase_sums(ranks, phase, same, fewest)
+        matched += int(fewest[same].sum())
     return ReplaySums(sums, matched)
-
-
-_NONE: Final = np.empty(0, dtype=np.int64)
 
 
 def _phase_sums(
@@ -211,12 +208,9 @@ def _phase_sums(
     """Of the replays that are the ``same`` on all ranks."""
     rows = [_in_replays(rank, PHASE_CODE[phase], same) for rank in ranks]
     shortest = np.min([length for _, length in rows], axis=0)
-    spread = np.zeros(len(shortest), dtype=np.int64)
-    hosts = [rank.host or "" for rank in ranks]
-    for host in dict.fromkeys(hosts):
-        ends = [start + length for (start, length), where in zip(rows, hosts, strict=True) if where == host]
-        spread = np.maximum(spread, np.max(ends, axis=0) - np.min(ends, axis=0))
-    used = spread <= shortest
+    ends = np.stack([start + length for start, length in rows])
+    hosts = np.array([rank.host or "" for rank in ranks])
+    used = np.max([np.ptp(ends[hosts == host], axis=0) for host in dict.fromkeys(hosts)], axis=0) <= shortest
     replays = np.flatnonzero(same)
     bounds = np.append(0, np.cumsum(counts[replays]))
     whole = np.append(0, np.cumsum(used))
@@ -226,8 +220,7 @@ def _phase_sums(
     for rank, (_, length) in zip(ranks, rows, strict=True):
         wait = _by_replay(np.where(used, length - shortest, 0), bounds)
         table = {"replay": replays[kept], "wait_ns": wait[kept], "transfer_ns": transfer[kept]}
-        if len(replays):  # matched, even where every match is void
-            sums[rank.key, phase] = pl.DataFrame(table)
+        sums[rank.key, phase] = pl.DataFrame(table)
     return sums
 
 
@@ -241,7 +234,7 @@ def _in_replays(rank: CompactTalk, code: int, same: np.ndarray[tuple[int], np.dt
         mine = mine[np.argsort(part.replay[mine], kind="stable")]
         starts.append(part.start[mine])
         lengths.append(part.length[mine].astype(np.int64))
-        before += len(sizes.get(code, _NONE))
+        before += len(sizes[code])
     return np.concatenate(starts), np.concatenate(lengths)
 
 
