@@ -13,9 +13,10 @@ import traces
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.layers import by_layer, by_module, layers
-from specanalyze.attribution.analysis import analyse
+from specanalyze.attribution.analysis import analyse, analyse_rank
 from specanalyze.attribution.carry_nodes import with_nodes
 from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.replay_nodes import Placement, captured_graphs
 from specanalyze.formats.load import open_trace
 from specanalyze.formats.trace_files import write_trace
 from specschema.errors import TraceError
@@ -266,3 +267,192 @@ def test_a_replay_runs_the_kernels_of_the_eager_forward_in_their_order(reference
         assert len(nodes) == 465
         first = plain.index(nodes[0])
         assert plain[first : first + 465] == nodes
+
+
+def placement(rows: list[dict[str, Any]]) -> Placement:
+    """Of the only window of the rows."""
+    (window,) = analyse_rank(traces.rank_trace(rows)).windows
+    found = window.activities.placement
+    assert found is not None
+    return found
+
+
+def counts(found: Placement) -> tuple[int, int, int, int]:
+    return found.placed, found.by_id, found.other_count, found.other_names
+
+
+def calls(*pairs: tuple[str, int]) -> list[dict[str, Any]]:
+    """A verify that makes these launch calls."""
+    made = [traces.launch(name, 1 + i, number) for i, (name, number) in enumerate(pairs)]
+    return [traces.phase("spec.verify", 0, 1000), *made]
+
+
+def test_captured_graphs_hold_their_nodes_that_show_activities_by_ordinal() -> None:
+    rows = [
+        node(3, 2, "a", "A") | {"name": "second"},
+        node(1, 0, "b", "B", "memcpy"),
+        node(3, 1, "a", "A", "event_record"),
+        node(3, 0, "a", "A") | {"name": None},
+        node(3, 3, "a", "A", "empty"),
+        node(3, 4, "a", "A", "memset"),
+    ]
+    one, other = captured_graphs(traces.events(rows))
+    assert (one.graph_id, one.node.tolist(), one.kind, one.name, one.row.tolist()) == (
+        1,
+        [0],
+        ("memcpy",),
+        (None,),
+        [1],
+    )
+    assert (other.graph_id, other.node.tolist()) == (3, [0, 2, 4])
+    assert (other.kind, other.name) == (("kernel", "kernel", "memset"), (None, "second", None))
+    assert other.row.tolist() == [3, 0, 5]
+
+
+def test_nodes_without_graph_and_ordinal_are_one_graph_in_the_order_of_the_file() -> None:
+    rows = [node(0, 0, "a", "A") | {"graph_id": None, "node": None} for _ in range(200)]
+    (graph,) = captured_graphs(traces.events(rows))
+    assert graph.graph_id == -1
+    assert set(graph.node.tolist()) == {-1}
+    assert graph.row.tolist() == list(range(200))
+
+
+def test_only_the_activities_of_replays_are_placed() -> None:
+    """A replay of one node; an eager launch, a kernel without a launch, and one more replay lie around it."""
+    rows = [
+        *calls(("cudaLaunchKernel", 1), ("cudaGraphLaunch", 2), ("cudaGraphLaunch", 3)),
+        traces.kernel(ADD, 100, 110, 1),
+        traces.kernel(ADD, 120, 130, 2),
+        traces.kernel(ADD, 140, 150, None),
+        traces.kernel(ADD, 160, 170, 3),
+        node(4, 0, "", ""),
+    ]
+    found = placement(rows)
+    assert found.node_row.tolist() == [-1, 0, -1, 0]
+    assert not found.one_of_several.any()
+    assert len(found.one_of_several) == 4
+    assert counts(found) == (2, 0, 0, 0)
+
+
+def test_a_message_of_one_of_several_graphs_has_a_known_module_and_an_unknown_size() -> None:
+    """Three captures of one model: the second node's collective grows with the batch, the fourth's only in the last one."""
+
+    def captured(graph: int, *elements: int | None) -> list[dict[str, Any]]:
+        return [node(graph, i, "model.norm", "RMSNorm") | {"elements": size} for i, size in enumerate(elements)]
+
+    maps = captured(0, None, 8, 5, 7) + captured(1, None, 16, 5, 7) + captured(2, None, 8, 5, 9)
+    kernels = [traces.kernel(ADD, 10 * i, 10 * i + 5, 9) for i in range(4)]
+    found = placement([*calls(("cudaGraphLaunch", 9)), *kernels, *maps])
+    assert found.node_row.tolist() == [0, 1, 2, 3]
+    assert found.one_of_several.tolist() == [False, True, False, True]
+    told = [kernel | {"graph_id": 1} for kernel in kernels]
+    found = placement([*calls(("cudaGraphLaunch", 9)), *told, *maps])
+    assert found.node_row.tolist() == [4, 5, 6, 7]
+    assert not found.one_of_several.any()
+
+
+def test_ids_place_what_carries_them_and_order_places_the_rest() -> None:
+    maps = [node(0, i, "", "") for i in range(3)]
+    rows = [
+        *calls(("cudaGraphLaunch", 1), ("cudaGraphLaunch", 2), ("cudaLaunchKernel", 3)),
+        # ids of graph 0, in another order than their starts
+        *(traces.kernel(ADD, 100 + i, 101 + i, 1, graph_id=0, node=2 - i) for i in range(3)),
+        *(traces.kernel(ADD, 200 + i, 201 + i, 2) for i in range(3)),
+        traces.kernel(ADD, 300, 301, 3),
+        *maps,
+    ]
+    found = placement(rows)
+    assert found.node_row.tolist() == [2, 1, 0, 0, 1, 2, -1]
+    assert counts(found) == (2, 1, 0, 0)
+
+
+def test_a_graph_id_without_a_node_id_only_names_the_graph() -> None:
+    maps = [node(5, i, f"m{i}", "M") | {"node": None} for i in range(3)]
+    kernels = [traces.kernel(ADD, 100 + i, 101 + i, 1, graph_id=5) for i in range(3)]
+    found = placement([*calls(("cudaGraphLaunch", 1)), *kernels, *maps])
+    assert found.node_row.tolist() == [0, 1, 2]
+    assert counts(found) == (1, 0, 0, 0)
+
+
+def test_ids_of_a_graph_that_was_not_captured_place_nothing() -> None:
+    rows = [
+        *calls(("cudaGraphLaunch", 1), ("cudaLaunchKernel", 2)),
+        traces.kernel(ADD, 100, 110, 1, graph_id=9, node=0),
+        traces.kernel(ADD, 120, 130, 2),
+        node(5, 0, "", ""),
+    ]
+    found = placement(rows)
+    assert found.node_row.tolist() == [-1, -1]
+    assert counts(found) == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("node_type", "kind", "name", "fits"),
+    [
+        ("kernel", "kernel", ADD, True),
+        ("memcpy", "memcpy", "Memcpy DtoD", True),
+        ("memcpy", "kernel", "memcpy32_post", True),
+        ("memset", "kernel", "copy_kernel", True),
+        ("memcpy", "kernel", ADD, False),
+        ("kernel", "memcpy", "memcpy", False),
+        ("memset", "memcpy", "Memcpy DtoD", False),
+        ("memcpy", "memset", "memset", False),
+        ("memset", "memcpy", "memcpy", False),
+    ],
+)
+def test_an_activity_has_the_type_of_its_node(node_type: str, kind: str, name: str, fits: bool) -> None:
+    """A copy of a graph may run as a kernel that says so, a kernel never as a copy."""
+    rows = [*calls(("cudaGraphLaunch", 1)), traces.kernel(name, 10, 20, 1, kind=kind), node(0, 0, "", "", node_type)]
+    found = placement(rows)
+    assert counts(found) == ((1, 0, 0, 0) if fits else (0, 0, 0, 1))
+    assert found.node_row.tolist() == ([0] if fits else [-1])
+
+
+def test_a_name_that_no_rule_knows_does_not_hide_those_behind_it() -> None:
+    """A product in a norm contradicts the map, whatever stands before it."""
+    nodes = [node(0, 0, "model", "Model"), node(0, 1, "model.norm", "RMSNorm")]
+    assert buckets(replay(["no_rule_knows_this", GEMM], nodes))[1]["other_names"] == 1
+    assert buckets(replay(["no_rule_knows_this", ADD], nodes))[1]["placed"] == 1
+
+
+def test_a_rank_whose_replays_fit_no_graph_is_carried_as_it_is() -> None:
+    without = traces.trace(traces.rank_trace(replay([ADD], [])))
+    other = traces.trace(traces.rank_trace(replay([ADD, ADD], [node(0, 0, "", "")])))
+    for trace in (without, other):
+        (before,), (after,) = trace.sources, with_nodes(trace).sources
+        assert after.read().events is before.read().events
+
+
+def test_nodes_are_carried_on_the_rows_of_their_activities_alone() -> None:
+    rows = [
+        traces.kernel(ADD, 0, None, 9),  # no usable time
+        *calls(("cudaGraphLaunch", 9), ("cudaLaunchKernel", 8)),
+        traces.kernel(ADD, 20, 30, 9),
+        traces.kernel(ADD, 10, 20, 9),
+        traces.kernel(ADD, 40, 50, 8),
+        traces.kernel(ADD, 60, 70, 8, graph_id=3, node=4),  # ids that were there stay
+        node(0, 0, "", ""),
+        node(0, 1, "", ""),
+    ]
+    trace = traces.trace(traces.rank_trace(rows))
+    (rank,) = (source.read() for source in with_nodes(trace).sources)
+    assert rank.events.select("graph_id", "node").rows() == [
+        (None, None),
+        *[(None, None)] * 3,
+        (0, 1),
+        (0, 0),
+        (None, None),
+        (3, 4),
+        (0, 0),
+        (0, 1),
+    ]
+
+
+def test_a_range_that_is_overlooked_is_said_once() -> None:
+    rows = [*replay([ADD], [node(0, 0, "", "")]), traces.phase("my_verify_step", 0, 5, window=0)]
+    carried = with_nodes(traces.trace(traces.rank_trace(rows)))
+    assert carried.warnings == []
+    for _ in range(2):
+        carried.sources[0].read()
+    (line,) = carried.warnings
+    assert "my_verify_step" in line

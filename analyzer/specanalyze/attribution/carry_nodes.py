@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from specanalyze.attribution.activities import join_activities
@@ -41,5 +40,5 @@ def _placed(rank: RankTrace, warnings: list[str]) -> RankTrace:
     for name in ("graph_id", "node"):
         values = integers(rank.events, name, -1).copy()
         values[rows] = integers(placement.nodes, name, -1)[placement.node_row[found]]
-        columns.append(pl.Series(name, np.where(values < 0, 0, values)).set(pl.Series(values < 0), None))
+        columns.append(pl.Series(name, values).set(pl.Series(values < 0), None))
     return replace(rank, events=rank.events.with_columns(columns))

@@ -61,7 +61,7 @@ class Placement:
     other_count: int = 0
     other_names: int = 0
     reasons: list[str] = field(default_factory=list)
-    one_of_several: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    one_of_several: NDArray[np.bool_] = field(kw_only=True)
 
 
 def captured_graphs(nodes: pl.DataFrame) -> list[Graph]:
@@ -102,8 +102,9 @@ def place(
     """
     nodes = of_kind(events, ("node",))
     modules = module_classes(nodes)
-    result = Placement(np.full(len(start), -1, dtype=np.int64), nodes, modules)
-    result.one_of_several = np.zeros(len(start), dtype=bool)
+    result = Placement(
+        np.full(len(start), -1, dtype=np.int64), nodes, modules, one_of_several=np.zeros(len(start), dtype=bool)
+    )
     if not nodes.height:
         return result
     graphs = captured_graphs(nodes)
