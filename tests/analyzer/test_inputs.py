@@ -119,6 +119,35 @@ def test_what_is_laid_beside_is_named_when_it_is_none(
         assert shown.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("name", "form"), [("a.parquet", "Parquet"), ("a.sqlite", "SQLite"), ("a.json.gz", "gzip")])
+def test_noise_is_called_what_its_name_promises(
+    name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noise in a file named .parquet was called "not a torch.profiler trace"."""
+    (tmp_path / name).write_bytes(bytes(range(256)) * 16)
+    assert run(["breakdown", str(tmp_path / name)]) == 1
+    assert f"{name} is no {form} file: it does not begin as one" in capsys.readouterr().err
+
+
+def test_content_goes_before_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.parquet").write_text('{"traceEvents": []}')
+    (tmp_path / "b.json").write_bytes(GOOD.read_bytes())
+    assert run(["breakdown", str(tmp_path / "a.parquet")]) == 1
+    assert "a.parquet: no GPU activity in this trace" in capsys.readouterr().err
+    assert run(["env", str(tmp_path / "b.json"), "--json"]) == 0
+    capsys.readouterr()
+
+
+def test_noise_beside_a_trace_is_said_and_salvaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank's file that came out as noise used to be passed over in silence."""
+    (tmp_path / "trace.parquet").write_bytes(GOOD.read_bytes())
+    (tmp_path / "rank1.parquet").write_bytes(bytes(range(256)) * 16)
+    assert run(["breakdown", str(tmp_path)]) == 1
+    assert "1 of 2 files can't be read: rank1.parquet is no Parquet file" in capsys.readouterr().err
+    assert run(["breakdown", str(tmp_path), "--salvage", "--json"]) == 0
+    assert "warning: lost: rank1.parquet is no Parquet file" in capsys.readouterr().err
+
+
 def test_a_long_but_possible_name_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With ``.cycles.json`` after it, as looked for beside it, it is too long to be a name."""
     path = tmp_path / ("y" * 240 + ".parquet")

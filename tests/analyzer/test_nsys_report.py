@@ -234,12 +234,87 @@ def test_import_keeps_every_event_and_says_what_it_cannot_know(tmp_path: Path) -
     assert again.metadata["recording"]["unknown"] == ["accept lengths", "node map"]
 
 
+SECOND = 1_000_000_000
+BEGAN = 1_779_630_014 * SECOND
+
+
+def session(began_ns: int, pid: int = 111, *, process: str = "python", begin_ns: int = 0) -> dict[str, Any]:
+    """One verify of one process, ``begin_ns`` after its session began."""
+    return {
+        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": began_ns}],
+        "StringIds": STRINGS,
+        "PROCESSES": [{"globalPid": global_pid(pid), "pid": pid, "name": process}],
+        RUNTIME: [call(begin_ns + 10, begin_ns + 30, 1, 900, pid)],
+        KERNEL: [kernel(begin_ns + 40, begin_ns + SECOND, 2, 900, pid)],
+        NVTX: [nvtx(begin_ns, begin_ns + 60, 3, pid=pid)],
+    }
+
+
 def test_a_folder_of_exports_is_one_recording(tmp_path: Path) -> None:
-    sqlite_export(tmp_path / "node0.sqlite", ONE_VERIFY)
-    sqlite_export(tmp_path / "node1.sqlite", ONE_VERIFY)
+    """A session a host, begun one after the other, at work together; a process id may be the same on two hosts."""
+    sqlite_export(tmp_path / "node0.sqlite", session(BEGAN))
+    sqlite_export(tmp_path / "node1.sqlite", session(BEGAN - 7 * SECOND, begin_ns=7 * SECOND + 500))
     (tmp_path / "node1.nsys-rep").write_bytes(b"beside its export")
     _, ranks = opened(tmp_path)
     assert [r.key for r in ranks] == ["node0:pid111", "node1:pid111"]
+
+
+@pytest.mark.parametrize("write", [sqlite_export, parquet_export], ids=["sqlite", "parquet"])
+def test_exports_of_several_recordings_are_not_read_as_one(write: Any, tmp_path: Path) -> None:
+    """Found in use: a folder of downloaded exports was read as one recording of many ranks."""
+    for name, began in (("b", BEGAN), ("c", BEGAN + SECOND // 2), ("a", BEGAN + 60 * SECOND)):
+        write(tmp_path / name, session(began)).rename(tmp_path / f"{name}.sqlite")
+    with pytest.raises(
+        TraceError,
+        match=r"^2 recordings, whose GPUs worked at different times: b\.sqlite and c\.sqlite \(2026-05-24 13:40:14 UTC\) and "
+        r"a\.sqlite \(2026-05-24 13:41:14 UTC\); choose one: give its files alone$",
+    ):
+        opened(*sorted(tmp_path.iterdir()))
+    assert len(opened(tmp_path / "b.sqlite", tmp_path / "c.sqlite")[1]) == 2
+
+
+def test_one_session_exported_twice_does_not_count_twice(tmp_path: Path) -> None:
+    sqlite_export(tmp_path / "a.sqlite", session(BEGAN))
+    parquet_export(tmp_path / "a_pqtdir", session(BEGAN))
+    with pytest.raises(TraceError, match=r"^a\.sqlite and a_pqtdir are exports of the same session"):
+        opened(tmp_path / "a.sqlite", tmp_path / "a_pqtdir")
+
+
+def test_exports_without_a_time_need_ranks_that_go_together(tmp_path: Path) -> None:
+    def timeless(name: str, pid: int, process: str) -> Path:
+        tables = session(0, pid, process=process)
+        del tables["TARGET_INFO_SESSION_START_TIME"]
+        return sqlite_export(tmp_path / name, tables)
+
+    first, second = (timeless(f"{r}.sqlite", 111 + r, f"sglang::scheduler_TP{r}") for r in (0, 1))
+    assert [r.rank for r in opened(second, first)[1]] == [0, 1]
+    for other in (timeless("same.sqlite", 119, "sglang::scheduler_TP0"), timeless("python.sqlite", 120, "python")):
+        with pytest.raises(
+            TraceError, match=rf"^nothing shows that 0\.sqlite and {other.name} are of one recording \(0\.sqlite "
+        ):
+            opened(first, other)
+
+
+def test_replicas_that_count_alike_have_no_ranks(tmp_path: Path) -> None:
+    """As within one file: data parallel ranks of two hosts are both TP0."""
+    for name, pid in (("a.sqlite", 111), ("b.sqlite", 112)):
+        sqlite_export(tmp_path / name, session(BEGAN + pid, pid, process="sglang::scheduler_DP0_TP0"))
+    assert [(r.key, r.rank) for r in opened(tmp_path)[1]] == [("pid111", -1), ("pid112", -1)]
+
+
+def test_an_export_without_work_is_named_and_left_out(tmp_path: Path) -> None:
+    sqlite_export(tmp_path / "a.sqlite", session(BEGAN))
+    sqlite_export(tmp_path / "b.sqlite", {RUNTIME: [call(10, 30, 1, 900)], "StringIds": STRINGS})
+    trace, (rank,) = opened(tmp_path)
+    assert rank.key == "pid111"
+    assert trace.warnings == ["b.sqlite: no GPU activity in any process of it, so it is no part of this recording"]
+
+
+def test_public_exports_are_three_recordings(reference: Path) -> None:
+    with pytest.raises(
+        TraceError, match=r"^3 recordings, .* saxpy_mpi_schema_2\.9\.sqlite \(2023-06-26 21:00:58 UTC\)"
+    ):
+        open_trace([reference / "traces" / "nsys"])
 
 
 def damaged_in_the_middle(path: Path) -> Path:

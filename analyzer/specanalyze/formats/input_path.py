@@ -6,8 +6,26 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from specschema.errors import UsageError
+
+_BEGINS: Final = {
+    ".parquet": ("Parquet", b"PAR1"),
+    ".sqlite": ("SQLite", b"SQLite format 3\0"),
+    ".gz": ("gzip", b"\x1f\x8b"),
+}
+"""A name's ending -> the form it promises, and what a file of that form begins with."""
+
+
+def misnamed(path: Path) -> str | None:
+    """What is wrong with a file that is not of the form its name promises; None where it is, or the name promises none."""
+    form, begins = _BEGINS.get(path.suffix, ("", b""))
+    with path.open("rb") as file:
+        start = file.read(16)
+    if start.startswith(begins) or start.lstrip().startswith((b"{", b"[")):
+        return None
+    return f"{path.name} is no {form} file: it does not begin as one (damaged, not copied whole, or not what its name says)"
 
 
 def usable(path: Path) -> Path:

@@ -12,7 +12,7 @@ from specanalyze.formats import kineto, profiler_folders, sidecars
 from specanalyze.formats.event_bounds import bounded
 from specanalyze.formats.event_frame import count_kinds
 from specanalyze.formats.event_text import NotATraceError
-from specanalyze.formats.input_path import refuse_names, refuse_twice, usable
+from specanalyze.formats.input_path import misnamed, refuse_names, refuse_twice, usable
 from specanalyze.formats.kineto_columns import Row
 from specanalyze.formats.nsys_inputs import nsys_inputs
 from specanalyze.formats.plain_text import plain, plain_document
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _ENDINGS: Final = (".json", ".json.gz", ".parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
+_TEXT_BEGINS: Final = (b"{", b"[", b"\xef\xbb\xbf", b"\x1f\x8b")
+"""JSON, with a byte order mark or compressed, whatever its file is called."""
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
@@ -117,12 +119,14 @@ def _read_enriched(source: RankSource, files: sidecars.Sidecars, warnings: list[
 
 
 def _is_parquet(path: Path) -> bool:
-    """By its content; a file that is too short to tell, by its name."""
+    """By its content; a file that is nothing else that is read here, by its name: it is then said to be no Parquet file."""
     with path.open("rb") as file:
         start = file.read(len(_SQLITE_MAGIC))
     if start == _SQLITE_MAGIC:
         raise UsageError(f"{path} is an SQLite file, not a trace of torch.profiler or of ours")
-    return start.startswith(_PARQUET_MAGIC) or (path.name.endswith(".parquet") and len(start) < len(_PARQUET_MAGIC))
+    return start.startswith(_PARQUET_MAGIC) or (
+        path.name.endswith(".parquet") and not start.lstrip().startswith(_TEXT_BEGINS)
+    )
 
 
 def _is_foreign(path: Path) -> bool:
@@ -264,9 +268,9 @@ def _identified(files: Iterable[Path], folder: bool, warnings: list[str]) -> lis
 def _identify(path: Path, folder: bool) -> kineto.KinetoFile | None:
     try:
         return kineto.identify(path)
-    except NotATraceError:
+    except NotATraceError as error:
         if not folder:
-            raise
+            raise NotATraceError(misnamed(path) or str(error)) from None
         return None
 
 

@@ -70,6 +70,9 @@ class ParquetTables:
         counts = ids.alias("process").value_counts().sort("process")
         return dict(zip(counts["process"].to_list(), counts["count"].to_list(), strict=True))
 
+    def span(self, table: str) -> tuple[int, int] | None:
+        return nsys.span_of(self.read(table, ["start", "end"]))
+
     def read(self, table: str, columns: Sequence[str], process: int | None = None) -> pl.DataFrame:
         present = self.columns(table)
         if not present:

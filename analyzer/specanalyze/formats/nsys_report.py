@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from specanalyze.formats.nsys_inputs import is_sqlite
 from specanalyze.formats.nsys_install import MISSING, find
 from specanalyze.formats.nsys_parquet import ParquetTables
 from specanalyze.formats.nsys_ranges import host_ranges
+from specanalyze.formats.nsys_sessions import Session, refuse_unrelated, span
 from specanalyze.formats.nsys_sqlite import SqliteTables
 from specanalyze.formats.recordings import rank_in_name
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -93,10 +94,18 @@ def open_report(
     done = _Progress(progress)
     found: list[_Process] = []
     facts: list[dict[str, Any]] = []
+    sessions: list[Session] = []
     for path in paths:
         tables = _opened(path, salvage=salvage, rows_read=done.add)
         facts.append(_facts(tables, warnings))
-        found += _processes(tables, path, device, warnings)
+        processes = _processes(tables, path, device, warnings)
+        if len(paths) > 1:
+            sessions.append(_session(tables, path, processes))
+            if not processes:
+                warnings.append(
+                    f"{path.name}: no GPU activity in any process of it, so it is no part of this recording"
+                )
+        found += processes
         done.bytes += sum(f.stat().st_size for f in path.iterdir()) if path.is_dir() else path.stat().st_size
     done.rows = sum(process.rows for process in found)
     if not found:
@@ -105,6 +114,8 @@ def open_report(
             f"{listed}: no GPU activity in any process of this recording: was cuda among nsys profile's --trace, and did the work run "
             "while it recorded? --device cpu reads its ranges alone"
         )
+    refuse_unrelated(sessions)
+    found = _told_apart(found)
     times = Counter(process.pid for process in found)
     found.sort(key=lambda p: (p.rank < 0, p.rank, p.pid))
     sources = []
@@ -184,6 +195,23 @@ def _processes(tables: nsys.Tables, path: Path, device: str | None, warnings: li
         _Process(tables, path, process, base_ns or 0, ranks.get(process, -1), host, rows[process])
         for process in sorted(working)
     ]
+
+
+def _session(tables: nsys.Tables, path: Path, processes: Sequence[_Process]) -> Session:
+    named = nsys.DEVICE_TABLES if any(tables.processes(name) for name in nsys.DEVICE_TABLES) else (nsys.NVTX,)
+    return Session(
+        name=path.name,
+        start_ns=_first(tables, nsys.SESSION, "utcEpochNs"),
+        span_ns=span(tables, named) if processes else None,
+        processes=frozenset(process.global_id for process in processes),
+        ranks=tuple(process.rank for process in processes),
+    )
+
+
+def _told_apart(found: Sequence[_Process]) -> list[_Process]:
+    """Replicas on several hosts each count their ranks from 0: a rank that occurs twice tells nothing, as within one file."""
+    known = [process.rank for process in found if process.rank >= 0]
+    return [*found] if len(set(known)) == len(known) else [replace(process, rank=-1) for process in found]
 
 
 def _ranks(tables: nsys.Tables) -> dict[int, int]:

@@ -134,6 +134,23 @@ class SqliteTables:
         with self._connected() as connection:
             return dict(connection.execute(query).fetchall())
 
+    def span(self, table: str) -> tuple[int, int] | None:
+        if not self.columns(table):
+            return None
+        query = f'SELECT MIN("start"), MAX(COALESCE("end", "start")) FROM "{table}"'
+        try:
+            with self._connected() as connection:
+                found = connection.execute(query).fetchone()
+        except TraceError:
+            if not self._salvage:
+                raise
+            return nsys.span_of(self.read(table, ["start", "end"]))
+        if not all(end is None or isinstance(end, int) for end in found):
+            raise TraceError(
+                f"{self.name}: the times of {table} are no whole numbers: this is no whole export of Nsight Systems"
+            )
+        return None if None in found else (found[0], found[1])
+
     def read(self, table: str, columns: Sequence[str], process: int | None = None) -> pl.DataFrame:
         present = self.columns(table)
         if not present:

@@ -70,6 +70,14 @@ class Tables(Protocol):
         """globalPid -> rows of a table of events."""
         ...
 
+    def span(self, table: str) -> tuple[int, int] | None:
+        """First start and last end of a table's rows, ns from the session's start; None without rows.
+
+        Raises:
+            TraceError: the file is damaged, or times are no numbers.
+        """
+        ...
+
     def read(self, table: str, columns: Sequence[str], process: int | None = None) -> pl.DataFrame:
         """Rows of a table, all or those of one process (globalPid).
 
@@ -80,6 +88,12 @@ class Tables(Protocol):
             TraceError: the file is damaged, or a column holds something else than it should.
         """
         ...
+
+
+def span_of(times: pl.DataFrame) -> tuple[int, int] | None:
+    """First start and last end of rows with the columns ``start`` and ``end``; an open row ends where it starts."""
+    ends = times.select(start=pl.col("start").min(), end=pl.coalesce("end", "start").max()).row(0)
+    return None if ends[0] is None or ends[1] is None else (int(ends[0]), int(ends[1]))
 
 
 def process_id(global_id: int) -> int:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from specanalyze.formats import rank_tables
 from specanalyze.formats.compact_parquet import compact_rank
 from specanalyze.formats.event_frame import DTYPES, table
+from specanalyze.formats.input_path import misnamed
 from specanalyze.formats.parquet_bounds import DAMAGED, bare, family, reason, refuse_bomb
 from specanalyze.formats.rank_groups import GroupProgress, Progress, RankGroups, TraceFile, columns_of, types_of
 from specanalyze.formats.recording_sections import MOST_RANKS, checked
@@ -141,6 +142,8 @@ def _footer(path: Path) -> tuple[pq.FileMetaData | None, str]:
     try:
         return pq.read_metadata(readable(path)), ""
     except DAMAGED as error:
+        if no_parquet := misnamed(path):
+            return None, no_parquet.removeprefix(f"{path.name} ")
         with path.open("rb") as file:
             file.seek(max(0, size - 4))
             footer = file.read() == b"PAR1" and size > 12
