@@ -38,6 +38,33 @@ def test_a_duration_is_cut_at_the_first_of_three_later_starts_of_its_stream(rows
     assert given_ends.tolist() == (start + length).tolist()  # what was given stays as it was
 
 
+def test_a_start_at_the_very_end_of_a_duration_is_not_overlapped() -> None:
+    """The third later start is the end of the first duration, which starts together with another one."""
+    start = np.array([0, 0, 1, 2, 5], dtype=np.int64)
+    end = np.array([5, 1, 2, 3, 6], dtype=np.int64)
+    stream = np.zeros(5, dtype=np.int64)
+    ends, cut = cut_impossible(start, end, stream)
+    assert (ends.tolist(), cut) == ([5, 1, 2, 3, 6], 0)
+    end[0] = 6
+    ends, cut = cut_impossible(start, end, stream)
+    assert (ends.tolist(), cut) == ([1, 1, 2, 3, 6], 1)
+
+
+def test_streams_beyond_16_bits_are_told_apart() -> None:
+    """The first of 33000 streams has a duration that is cut, each other one a single activity."""
+    stream = np.concatenate([np.arange(33_000), np.zeros(3, dtype=np.int64)])
+    start = np.concatenate([np.zeros(33_000, dtype=np.int64), np.array([1, 2, 3])])
+    ends, cut = cut_impossible(start, start + 9, stream)
+    assert (int(ends[0]), cut) == (1, 1)
+    assert ends[1:].tolist() == (start + 9)[1:].tolist()
+
+
+def test_no_activity_is_nothing_to_cut() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    ends, cut = cut_impossible(nothing, nothing, nothing)
+    assert (len(ends), cut) == (0, 0)
+
+
 def test_streams_of_two_devices_are_not_one() -> None:
     """Three later starts cut a duration, on its own stream of its own device."""
     rows = [
@@ -134,6 +161,62 @@ def test_a_call_of_another_thread_is_outside_every_range() -> None:
         *(traces.kernel(MOE, 60 + 10 * n, 65 + 10 * n, n) for n in (1, 2, 3, 4, 5)),
     )
     assert [PHASE_KEYS[p] for p in joined(*rows).phase] == ["verify", "outside", "outside", "outside", "verify"]
+
+
+def graph_node(ordinal: int, module: str, module_class: str, node_type: str = "kernel") -> dict[str, Any]:
+    row = {"kind": "node", "name": node_type, "start_ns": 0, "dur_ns": 0, "graph_id": 0, "node": ordinal}
+    return {**row, "node_type": node_type, "module": module, "module_class": module_class}
+
+
+def test_the_node_map_decides_where_it_knows_the_node() -> None:
+    """A replay of five nodes, with eager kernels of the same names beside it, which the map says nothing of."""
+    attention, logits = ("model.layers.0.self_attn.attn", "RadixAttention"), ("logits_processor", "LogitsProcessor")
+    nccl = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    table = [
+        (
+            traces.kernel(nccl, 0, 1, 1),
+            graph_node(0, "model.layers.0", "DecoderLayer"),
+            ("allreduce", "allreduce", True),
+        ),
+        (traces.kernel("plain_kernel", 2, 3, 1), graph_node(1, *attention), ("attention", "attention_core", True)),
+        (traces.kernel(GEMM, 4, 5, 1), graph_node(2, *logits), ("gemm", "lm_head", True)),
+        (traces.kernel(MOE, 6, 7, 1), graph_node(3, "model", "Model"), ("moe", "experts", False)),
+        (traces.kernel("m", 8, 9, 1, kind="memcpy"), graph_node(4, *attention, "memcpy"), ("memcpy", "copy", True)),
+        (traces.kernel(GEMM, 20, 21, 2), None, ("gemm", "cublas", False)),
+        (traces.kernel("plain_kernel", 22, 23, 2), None, ("other_compute", "unclassified", False)),
+        (traces.kernel(nccl, 24, 25, None), None, ("allreduce", "allreduce", False)),
+    ]
+    found = joined(
+        traces.phase("spec.verify", 0, 50),
+        traces.launch("cudaGraphLaunch", 0, 1),
+        traces.launch("cudaLaunchKernel", 1, 2),
+        *(row for row, _, _ in table),
+        *(row for _, row, _ in table if row),
+    )
+    told = [
+        (BUCKETS[b], found.subclasses[s], bool(m))
+        for b, s, m in zip(found.bucket, found.subclass, found.by_map, strict=True)
+    ]
+    assert told == [want for _, _, want in table]
+    assert found.classified.tolist() == [True] * 6 + [False, True]
+
+
+def test_a_replay_of_a_single_node_is_decided_by_the_map() -> None:
+    found = joined(
+        traces.launch("cudaGraphLaunch", 0, 1), traces.kernel("plain_kernel", 2, 3, 1), graph_node(0, "norm", "RMSNorm")
+    )
+    assert found.by_map.tolist() == [True]
+    assert [found.subclasses[code] for code in found.subclass] == ["norm"]
+
+
+def test_a_launch_call_without_a_name_is_no_graph_launch() -> None:
+    found = joined(
+        {**traces.launch("cudaGraphLaunch", 0, 1), "name": None},
+        traces.launch("cudaGraphLaunch_v10000", 1, 2),
+        traces.kernel(MOE, 5, 6, 1),
+    )
+    assert found.graph_call_start.tolist() == [1]
+    assert found.launches.graph.tolist() == [False]
 
 
 @pytest.mark.parametrize(

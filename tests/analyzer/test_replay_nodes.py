@@ -310,11 +310,13 @@ def test_captured_graphs_hold_their_nodes_that_show_activities_by_ordinal() -> N
 
 
 def test_nodes_without_graph_and_ordinal_are_one_graph_in_the_order_of_the_file() -> None:
-    rows = [node(0, 0, "a", "A") | {"graph_id": None, "node": None} for _ in range(200)]
+    """Every third node has no ordinal: these stand first."""
+    rows = [node(0, n, "a", "A") | {"graph_id": None} | ({} if n % 3 else {"node": None}) for n in range(60)]
     (graph,) = captured_graphs(traces.events(rows))
+    without, with_one = list(range(0, 60, 3)), [n for n in range(60) if n % 3]
     assert graph.graph_id == -1
-    assert set(graph.node.tolist()) == {-1}
-    assert graph.row.tolist() == list(range(200))
+    assert graph.node.tolist() == [-1] * 20 + with_one
+    assert graph.row.tolist() == without + with_one
 
 
 def test_only_the_activities_of_replays_are_placed() -> None:
@@ -340,7 +342,7 @@ def test_a_message_of_one_of_several_graphs_has_a_known_module_and_an_unknown_si
     def captured(graph: int, *elements: int | None) -> list[dict[str, Any]]:
         return [node(graph, i, "model.norm", "RMSNorm") | {"elements": size} for i, size in enumerate(elements)]
 
-    maps = captured(0, None, 8, 5, 7) + captured(1, None, 16, 5, 7) + captured(2, None, 8, 5, 9)
+    maps = captured(0, None, 8, 5, 7) + captured(1, None, 16, 5, 7) + captured(2, None, 16, 5, 9)
     kernels = [traces.kernel(ADD, 10 * i, 10 * i + 5, 9) for i in range(4)]
     found = placement([*calls(("cudaGraphLaunch", 9)), *kernels, *maps])
     assert found.node_row.tolist() == [0, 1, 2, 3]

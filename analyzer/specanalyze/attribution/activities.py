@@ -156,9 +156,9 @@ def _classes(rows: pl.DataFrame) -> _Classes:
     unresolved = KernelClass("graph_unresolved", "graph_unresolved", BY_OPERATION)
     found = [unresolved if names[c % width] == WHOLE_REPLAY else f for c, f in zip(used.tolist(), found, strict=True)]
     subclasses = list(dict.fromkeys([*(f.subclass for f in found), "copy"]))
-    bucket = np.array([BUCKET_CODE[f.bucket] for f in found], dtype=np.int64)[inverse] if found else name
-    subclass = np.array([subclasses.index(f.subclass) for f in found], dtype=np.int64)[inverse] if found else name
-    known = np.array([f.rule is not None for f in found], dtype=bool)[inverse] if found else np.zeros(0, dtype=bool)
+    bucket = np.array([BUCKET_CODE[f.bucket] for f in found], dtype=np.int64)[inverse]
+    subclass = np.array([subclasses.index(f.subclass) for f in found], dtype=np.int64)[inverse]
+    known = np.array([f.rule is not None for f in found], dtype=bool)[inverse]
     copies = np.isin(kind, [k for k, text in enumerate(kinds) if text in ("memcpy", "memset")])
     return _Classes(
         name,
