@@ -173,23 +173,38 @@ def test_waiting_is_summed_by_replay_through_all_windows() -> None:
 
 
 def test_replays_that_differ_in_their_kernels_are_left_out() -> None:
-    """The first and the last of five replays lack a kernel on one rank."""
+    """One rank lacks a kernel of the first replay, the other one of the fourth."""
 
-    def rank(number: int, first: Times, last: Times) -> CompactTalk:
+    def rank(number: int, first: Times, fourth: Times) -> CompactTalk:
         late = 5 * number
         return talk_of(
             [
                 *replays("verify", 0, [first, [(100 + late, 120)]]),
-                *replays("verify", 5000, [[(10 + late, 30)], [], last], window=1),
+                *replays("verify", 5000, [[(10 + late, 30)], fourth, [(70 + late, 90)]], window=1),
             ],
             number,
         )
 
-    one, other = rank(0, [(10, 30), (40, 60)], [(70, 90)]), rank(1, [(10, 30)], [(70, 90), (95, 99)])
+    one, other = rank(0, [(10, 30), (40, 60)], [(35, 40)]), rank(1, [(10, 30)], [(35, 40), (45, 49)])
     assert sums_of(one, other) == (
-        {("0", "verify"): [(1, 5, 15), (2, 5, 15)], ("1", "verify"): [(1, 0, 15), (2, 0, 15)]},
-        2,
+        {
+            ("0", "verify"): [(1, 5, 15), (2, 5, 15), (4, 5, 15)],
+            ("1", "verify"): [(1, 0, 15), (2, 0, 15), (4, 0, 15)],
+        },
+        3,
     )
+
+
+def test_a_void_match_adds_nothing_to_its_replay() -> None:
+    """The second of three collectives ends 300 ns apart."""
+
+    def rank(number: int) -> CompactTalk:
+        late = 300 * number
+        return talk_of(
+            replays("verify", 0, [[(10 + 5 * number, 30), (100 + late, 110 + late), (500 + 5 * number, 520)]]), number
+        )
+
+    assert sums_of(rank(0), rank(1)) == ({("0", "verify"): [(0, 10, 30)], ("1", "verify"): [(0, 0, 30)]}, 3)
 
 
 def test_a_match_counts_while_ends_lie_no_further_apart_than_the_transfer() -> None:
