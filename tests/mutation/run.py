@@ -26,7 +26,7 @@ import time
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -218,7 +218,9 @@ def _in_function(mutant: Mutant) -> bool:
     )
 
 
+@cache
 def _source(module: str) -> str:
+    """Read once: mutants are places in the text that was loaded, whatever is edited meanwhile."""
     return Path(str(importlib.import_module(module).__file__)).read_text()
 
 
