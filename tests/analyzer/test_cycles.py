@@ -237,3 +237,67 @@ def test_a_phase_that_begins_at_the_end_of_a_cycle_is_not_in_it() -> None:
         cycle(5, 80, 90, accepted_draft_tokens=[0]),
     )
     assert found["mode"].to_list() == [None, "speculative", "decode", None, "speculative", "speculative"]
+
+
+def test_a_step_does_not_leave_a_warm_up_and_runs_on_while_a_window_is_read() -> None:
+    """The profiler warms up over cycles 2 and 3; a window that ended at 55 is being read until 72."""
+    rows = [cycle(n, 10 * n, 10 * n + 8, mode="decode") for n in range(9)]
+    recording = dataclasses.replace(
+        traces.trace(traces.rank_trace(rows)),
+        metadata={"recording": {"warmups": [{"warmup": [2, 4]}], "windows": [{"end_ns": 55, "read_ns": [60, 72]}]}},
+    )
+    found = cycle_table(recording)
+    assert found["disturbed"].to_list() == [None, None, *["warm-up"] * 2, None, *["reading"] * 3, None]
+    assert found["step_ns"].to_list() == [10, None, 10, None, 10, 10, 10, 10, None]
+    assert found["control"].to_list() == [True, True, False, False, True, False, False, False, True]
+    assert table(*rows)["disturbed"].null_count() == 9  # without the recording's word nothing counts as disturbed
+
+
+def test_a_step_is_known_where_nothing_numbers_a_cycle_or_names_its_requests() -> None:
+    found = table(
+        cycle(1, 0, 8, mode="speculative", request_ids=["a"]),
+        cycle(None, 10, 18, mode="speculative", request_ids=["a"]),
+        cycle(3, 21, 28, mode="speculative"),
+        cycle(4, 33, 38, mode="speculative", request_ids=["b"]),
+    )
+    assert found["cycle"].to_list() == [1, None, 3, 4]
+    assert found["step_ns"].to_list() == [10, 11, 12, None]
+
+
+def test_a_batch_of_nobody_commits_no_token() -> None:
+    assert table(cycle(0, 0, 8, mode="speculative", accept_lengths=[]))["tokens"].to_list() == [0]
+
+
+def test_of_cycle_ranges_that_start_together_the_longest_counts() -> None:
+    found = table(cycle(1, 0, 10), cycle(2, 0, 20), cycle(3, 20, 30))
+    assert found["cycle"].to_list() == [2, 3]
+
+
+def test_a_row_is_a_cycle_by_its_kind_or_by_its_name() -> None:
+    rows = [
+        {**traces.phase("spec.cycle", 0, 10), "kind": "phase"},
+        {**cycle(None, 20, 30), "name": "step 7"},
+        traces.phase("spec.verify", 40, 50),
+        {**traces.phase("spec.cycle", 60, 70), "name": None},
+    ]
+    assert table(*rows)["start_ns"].to_list() == [0, 20, 60]
+
+
+def test_ranks_of_which_one_never_names_requests_are_compared_by_their_cycles() -> None:
+    def of(rank: int, *rows: tuple[list[int], list[str] | None]) -> RankTrace:
+        made = [
+            cycle(n, 10 * n, 10 * n + 8, mode="speculative", accept_lengths=accepts, request_ids=ids)
+            for n, (accepts, ids) in enumerate(rows)
+        ]
+        return traces.rank_trace(made, rank=rank)
+
+    alike = traces.trace(of(0, ([2], None), ([3], ["a"])), of(1, ([2], None)))
+    assert replicas(alike, cycle_table(alike)) == ["0"]
+    other = traces.trace(of(0, ([2], None), ([3], ["a"])), of(1, ([1], None)))
+    assert replicas(other, cycle_table(other)) == ["0", "1"]
+
+
+def test_ranks_without_a_control_do_not_hide_those_behind_them() -> None:
+    ms = 1_000_000
+    traced = apart(5 * ms, ms, "0").filter(pl.col("window").is_not_null())
+    assert control_is_another_run(pl.concat([traced, apart(5000 * ms, ms, "1")]))

@@ -11,7 +11,7 @@ import polars as pl
 from specanalyze.attribution.disturbance import WARMUP, disturbed
 from specanalyze.attribution.instances import cycle_numbers
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges, recognised_ranges
-from specanalyze.columns import of_kind
+from specanalyze.columns import factorize, of_kind
 from specanalyze.engines.engine import each_rank
 from specanalyze.phase_names import recognise
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -166,7 +166,7 @@ def control_is_another_run(table: pl.DataFrame) -> bool:
     APART_CYCLES cycles and a second.
     """
     both = []
-    for _, mine in table.group_by("rank"):
+    for mine in table.partition_by("rank"):
         untraced = mine.filter(pl.col("window").is_null())
         traced = mine.filter(pl.col("window").is_not_null())
         if not (untraced.height and traced.height):
@@ -238,7 +238,7 @@ def _by_window(events: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]
 
 def _cycle_rows(rows: pl.DataFrame, phase_map: Mapping[str, str] | None) -> pl.DataFrame | None:
     """The cycle ranges among the rows with every fact column, outermost only; None without any."""
-    names = rows.get_column("name").cast(pl.String).unique().drop_nulls().to_list()
+    _, names = factorize(rows, "name")
     cycles = [n for n, phase in zip(names, recognise(names, phase_map), strict=True) if phase == CYCLE]
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     own = rows.filter((kind == "cycle") | name.is_in(cycles))
