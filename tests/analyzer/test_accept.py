@@ -14,12 +14,13 @@ import traces
 from specanalyze.answers.accept import (
     accept_frame,
     accept_json,
+    accepts_of_cycles,
     accepts_of_steps,
     accepts_of_trace,
     steps_beside,
     verify_steps_of,
 )
-from specanalyze.attribution.cycles import CYCLE_SCHEMA
+from specanalyze.attribution.cycles import CYCLE_SCHEMA, rank_cycles
 from specanalyze.cli import run
 from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
@@ -75,6 +76,15 @@ def test_requests_without_drafts_beside_drafted_ones_are_no_verify_steps() -> No
     assert found.excluded == {"no_draft": 1}
     untold = accepts_of_trace(recording(cycle(0, "speculative", accepted_draft_tokens=None, **some)))
     assert (untold.verify_steps, untold.accept_length, untold.excluded) == (2, 2.0, {})
+
+
+def test_cycles_at_hand_are_counted_alike() -> None:
+    recorded = recording(*MIXED_RUN)
+    cycles = rank_cycles(recorded.sources[0].read())
+    found = accepts_of_cycles(recorded, cycles)
+    assert found is not None
+    assert (found.verify_steps, found.committed_tokens, found.accept_length) == (4, 10, 2.5)
+    assert accepts_of_cycles(recorded, cycles.filter(pl.col("mode") == "decode")) is None
 
 
 def test_the_splits() -> None:

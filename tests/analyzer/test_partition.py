@@ -62,6 +62,49 @@ def test_a_replay_belongs_to_the_phase_of_its_one_launch_call() -> None:
     assert tables(result) == {"verify": {"host": 10, "launch": 20, "gemm": 10, "graph_gap": 2, "moe": 38}}
 
 
+def test_each_stretch_names_its_range_activity_and_launch_call() -> None:
+    """And -1 where it has none: the host's own time no call, a gap no activity, what lies outside no range."""
+    rows = [
+        traces.phase("spec.verify", 0, 50),
+        traces.launch("cudaGraphLaunch", 10, 1),
+        traces.kernel("nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT", 30, 40, 1),
+        traces.kernel("fused_moe_kernel", 42, 45, 1),
+        traces.kernel("fused_moe_kernel", 60, 70, None),
+        traces.phase("spec.draft", 80, 90),
+    ]
+    result = run(rows)
+    assert result is not None
+    columns = (result.start, result.end, result.phase, result.bucket, result.range, result.activity, result.launch)
+    found = [
+        (start, end, PHASE_KEYS[phase], BUCKETS[bucket], *owner)
+        for start, end, phase, bucket, *owner in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    assert found == [
+        (0, 10, "verify", "host", 0, -1, -1),
+        (10, 30, "verify", "launch", 0, -1, 0),
+        (30, 40, "verify", "gemm", 0, 0, 0),
+        (40, 42, "verify", "graph_gap", 0, -1, 0),
+        (42, 45, "verify", "moe", 0, 1, 0),
+        (45, 50, "verify", "host", 0, -1, -1),
+        (50, 60, "between", "host", -1, -1, -1),
+        (60, 70, "unattributed", "moe", -1, 2, -1),
+        (70, 80, "between", "host", -1, -1, -1),
+        (80, 90, "draft", "host", 1, -1, -1),
+    ]
+
+
+def test_of_two_kernels_that_run_at_once_the_first_to_start_has_the_time() -> None:
+    rows = [
+        traces.phase("spec.verify", 0, 70),
+        traces.launch("cudaLaunchKernel", 10, 1),
+        traces.kernel("fused_moe_kernel", 20, 60, 1),
+        traces.kernel("nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT", 30, 40, 1, stream=13),
+    ]
+    result = run(rows)
+    assert result is not None
+    assert tables(result) == {"verify": {"host": 20, "launch": 10, "moe": 40}}
+
+
 def test_without_a_recognised_range_there_is_no_window() -> None:
     assert run([traces.launch("cudaLaunchKernel", 0, 1), traces.kernel("fused_moe_kernel", 5, 9, 1)]) is None
 
