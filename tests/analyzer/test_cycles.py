@@ -148,6 +148,17 @@ def test_tensor_parallel_ranks_count_once_and_data_parallel_ranks_each() -> None
     assert replicas(apart, cycle_table(apart)) == ["0", "1", "2", "3"]
 
 
+def test_ranks_without_a_data_coordinate_are_told_apart_by_their_requests() -> None:
+    ranks = [
+        traces.rank_trace([cycle(0, 0, 8, mode="speculative", request_ids=[who], accept_lengths=[1])], rank=number)
+        for number, who in enumerate(("a", "b", "a"))
+    ]
+    recording = dataclasses.replace(
+        traces.trace(*ranks), metadata={"ranks": [{"rank": 0}, {"rank": 1, "data": None}, {"data": 1}, "rank 2"]}
+    )
+    assert replicas(recording, cycle_table(recording)) == ["0", "1"]
+
+
 def apart(gap_ns: int, step_ns: int, rank: str = "0") -> pl.DataFrame:
     """Three traced cycles, and three untraced ones so long after the last of them."""
     starts = [n * step_ns for n in range(3)]
