@@ -1,10 +1,13 @@
 """Writes big trace.parquet files of a speculative server, the same bytes for the same seed.
 
-    python -m benchmarks.event_table FILE --million 10 --ranks 8
+    python -m benchmarks.event_table FILE --million 10 --ranks 8 --node-map order
 
 The cycles are those of ``kineto_text``: a draft, a verify and a draft_extend, each one CUDA graph replay, with eager kernels and
 their launch calls between, and all-reduces on a stream of their own, partly behind computation. 72 % of the rows are kernels of
 replays, as in a trace of a server without CPU operators.
+
+With ``--node-map`` every rank begins with the nodes of nine captured graphs, three batch sizes a phase, as the collector writes them, and the
+kernels of a replay say which graph they are of (``order``), and which node of it (``ids``).
 """
 
 from __future__ import annotations
@@ -18,12 +21,32 @@ import numpy as np
 import polars as pl
 from benchmarks.kineto_text import BASE_NS, COMMUNICATION_STREAM, COMPUTE_STREAM, EAGER, FIRST_NS, LAYER, PHASES, PID
 
+from specanalyze.formats.event_frame import DTYPES
 from specanalyze.formats.trace_files import write_trace
 from specanalyze.trace import RankSource, RankTrace, Trace
 
 EAGER_CALLS: Final = 90
 """Eager launches of a phase."""
 _ALLREDUCE: Final = "ncclDevKernel_AllReduce"
+BATCH_SIZES: Final = 3
+"""Batch sizes for which a phase's graph is captured; the largest is replayed."""
+_ATTENTION: Final = (".self_attn.attn", "RadixAttention")
+_MOE: Final = (".mlp", "SparseMoeBlock")
+_MODULES: Final = (
+    (".input_layernorm", "RMSNorm"),
+    (".self_attn.qkv_proj", "QKVParallelLinear"),
+    (".self_attn.rotary_emb", "RotaryEmbedding"),
+    *[_ATTENTION] * 3,
+    (".self_attn.o_proj", "RowParallelLinear"),
+    ("", "DecoderLayer"),
+    (".post_attention_layernorm", "RMSNorm"),
+    (".mlp.gate", "ReplicatedLinear"),
+    (".mlp.topk", "TopK"),
+    *[(".mlp.experts", "FusedMoE")] * 5,
+    *[_MOE] * 2,
+    ("", "DecoderLayer"),
+)
+"""Module, within its layer, of each kernel of ``LAYER``, and its class."""
 
 
 def _phase(layers: int) -> list[tuple[str, str, int]]:
@@ -50,8 +73,48 @@ def events_a_cycle() -> int:
     return len(_cycle())
 
 
-def rank_events(rank: int, events: int, seed: int) -> pl.DataFrame:
-    """About ``events`` rows of one rank."""
+def node_rows(rank: int, ranks: int) -> pl.DataFrame:
+    """The nodes of the captured graphs of one rank: graph 3 i + k is of the i-th phase and the k-th batch size."""
+    rows: list[dict[str, Any]] = []
+    for graph in range(len(PHASES) * BATCH_SIZES):
+        phase, layers = PHASES[graph // BATCH_SIZES]
+        for node in range(layers * len(LAYER)):
+            layer, place = divmod(node, len(LAYER))
+            name, (module, kind) = LAYER[place], _MODULES[place]
+            talk = {"op": "allreduce", "dtype": "bfloat16", "elements": 4096 << graph % BATCH_SIZES, "group": "tp:0"}
+            rows.append(
+                {
+                    "name": name,
+                    "graph_id": graph,
+                    "node": node,
+                    "node_type": "kernel",
+                    "module": f"{phase}.layers.{layer}{module}",
+                    "module_class": kind,
+                    **(talk | {"group_ranks": list(range(ranks))} if name.startswith(_ALLREDUCE) else {}),
+                }
+            )
+    fixed = {"kind": "node", "rank": rank, "pid": PID + rank, "start_ns": 0, "dur_ns": 0}
+    table = pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.lit(v).alias(k) for k, v in fixed.items())
+    return table.select(pl.col(name).cast(dtype) for name, dtype in DTYPES.items() if name in table.columns)
+
+
+def rank_events(rank: int, events: int, seed: int, *, ranks: int = 1, node_map: str | None = None) -> pl.DataFrame:
+    """About ``events`` rows of one rank, after the nodes of its captured graphs where ``node_map`` says how rows tell theirs."""
+    rows = _timed_rows(rank, events, seed, node_map)
+    return rows if node_map is None else pl.concat([node_rows(rank, ranks), rows], how="diagonal_relaxed")
+
+
+def _replayed() -> tuple[list[int], list[int]]:
+    """Captured graph and node of each row of a cycle, -1 where it is in no replay."""
+    graph, node = [-1], [-1]
+    for number, (_, layers) in enumerate(PHASES):
+        before, count = 2 * EAGER_CALLS + 2, layers * len(LAYER)
+        graph += [-1] * before + [number * BATCH_SIZES + BATCH_SIZES - 1] * count
+        node += [*[-1] * before, *range(count)]
+    return graph, node
+
+
+def _timed_rows(rank: int, events: int, seed: int, node_map: str | None) -> pl.DataFrame:
     template = _cycle()
     kind, name, stream = zip(*template, strict=True)
     count, width = max(1, events // len(template)), len(template)
@@ -85,6 +148,11 @@ def rank_events(rank: int, events: int, seed: int) -> pl.DataFrame:
         column = pl.Series(values.reshape(-1))
         return column if mask.all() else column.set(pl.Series(np.tile(~mask, count)), None)
 
+    placed: dict[str, pl.Series] = {}
+    if node_map is not None:
+        for column, values in zip(("graph_id", "node"), map(np.array, _replayed()), strict=True):
+            if column == "graph_id" or node_map == "ids":
+                placed[column] = where(values >= 0, np.tile(values, (count, 1)))
     grids = pl.Series([f"{n}x1x1" for n in (1, 6, 66, 132, 192, 528)], dtype=pl.Categorical)
     return pl.DataFrame(
         {
@@ -101,17 +169,22 @@ def rank_events(rank: int, events: int, seed: int) -> pl.DataFrame:
             "stream": where(is_kernel, np.tile(np.array(stream), (count, 1))),
             "grid": grids.gather(where(is_kernel, blocks)),
             "block": tiled(["128x1x1" if k else None for k in is_kernel], pl.Categorical),
+            **placed,
         }
     )
 
 
-def write_table(path: Path, *, million: float, ranks: int = 1, seed: int = 1) -> None:
+def write_table(path: Path, *, million: float, ranks: int = 1, seed: int = 1, node_map: str | None = None) -> None:
     """Write ``million`` 10**6 events of ``ranks`` ranks, as ``specanalyze import`` writes them."""
 
     def reads(rank: int) -> Callable[[], RankTrace]:
-        return lambda: RankTrace(
-            str(rank), rank, path.name, rank_events(rank, int(million * 1e6 / ranks), seed), world_size=ranks
-        )
+        count = int(million * 1e6 / ranks)
+
+        def read() -> RankTrace:
+            events = rank_events(rank, count, seed, ranks=ranks, node_map=node_map)
+            return RankTrace(str(rank), rank, path.name, events, world_size=ranks)
+
+        return read
 
     sources = tuple(RankSource(str(rank), path.name, reads(rank)) for rank in range(ranks))
     metadata = {"recording": {"device": "cuda", "windows": [{"window": 0}]}, "clock": {"unit": "ns", "epoch": "unix"}}
@@ -125,10 +198,12 @@ def main() -> None:
     parser.add_argument("--million", type=float, default=1)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--node-map", choices=("order", "ids"))
     given = parser.parse_args()
     given.file.parent.mkdir(parents=True, exist_ok=True)
     if not given.file.exists():
-        write_table(given.file, million=given.million, ranks=given.ranks, seed=given.seed)
+        options = {"million": given.million, "ranks": given.ranks, "seed": given.seed, "node_map": given.node_map}
+        write_table(given.file, **options)
 
 
 if __name__ == "__main__":

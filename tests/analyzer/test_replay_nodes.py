@@ -14,9 +14,10 @@ import traces
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.layers import by_layer, by_module, layers
 from specanalyze.attribution.analysis import analyse, analyse_rank
+from specanalyze.attribution.captured_nodes import captured_graphs
 from specanalyze.attribution.carry_nodes import with_nodes
 from specanalyze.attribution.ranges import PHASE_CODE
-from specanalyze.attribution.replay_nodes import Placement, captured_graphs
+from specanalyze.attribution.replay_nodes import Placement
 from specanalyze.formats.load import open_trace
 from specanalyze.formats.trace_files import write_trace
 from specschema.errors import TraceError

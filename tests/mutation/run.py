@@ -39,7 +39,19 @@ from survivors import reasons
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ATTRIBUTION: Final = (
-    *("waits", "wait_table", "instances", "replay_nodes", "carry_nodes", "cycles", "ranges", "activities", "partition"),
+    *(
+        "waits",
+        "wait_table",
+        "instances",
+        "captured_nodes",
+        "replay_fit",
+        "replay_nodes",
+        "carry_nodes",
+        "cycles",
+        "ranges",
+        "activities",
+        "partition",
+    ),
     *("compact_window", "compact_talk"),
 )
 MODULES: Final = {

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from specanalyze.attribution.replay_nodes import Placement, module_classes
+from specanalyze.attribution.captured_nodes import module_classes
+from specanalyze.attribution.replay_nodes import Placement
 from specanalyze.columns import Ints, distinct, factorize, integers, of_kind
 from specanalyze.intervals import by_priority
 from specschema.phases import RANGE_PREFIX

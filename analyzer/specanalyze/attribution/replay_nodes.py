@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.columns import Ints, factorize, integers, of_kind, texts
-from specschema.kernel_classes import classify
-from specschema.module_classes import ModuleClass, classify_modules
-from specschema.phases import COMMUNICATION_BUCKETS
-
-DEVICE_NODE_TYPES = ("kernel", "memcpy", "memset")
-"""Node types that show an activity when they run; event, host and empty nodes show none."""
-
-
-@dataclass(frozen=True)
-class Graph:
-    """Nodes of one captured graph that show activities, in creation order.
-
-    Attributes:
-        graph_id: as in the node rows.
-        node: ordinal of each.
-        kind: node type of each.
-        name: kernel name of each as the driver gave it at capture, None where it was not recorded.
-        row: row of each in the frame of node rows.
-    """
-
-    graph_id: int
-    node: Ints
-    kind: tuple[str, ...]
-    name: tuple[str | None, ...]
-    row: Ints
+from specanalyze.attribution.captured_nodes import NodeMap
+from specanalyze.attribution.replay_fit import Fits, Look
+from specanalyze.columns import Ints, distinct, factorize, integers, places, texts
+from specschema.module_classes import ModuleClass
 
 
 @dataclass
@@ -64,25 +43,6 @@ class Placement:
     one_of_several: NDArray[np.bool_] = field(kw_only=True)
 
 
-def captured_graphs(nodes: pl.DataFrame) -> list[Graph]:
-    """The captured graphs of one rank's ``node`` rows."""
-    graph_id, ordinal = integers(nodes, "graph_id", -1), integers(nodes, "node", -1)
-    code, kinds = factorize(nodes, "node_type")
-    names = texts(nodes, "name")
-    shows = np.isin(code, [k for k, kind in enumerate(kinds) if kind in DEVICE_NODE_TYPES])
-    graphs = []
-    for graph in np.unique(graph_id):
-        rows = np.flatnonzero((graph_id == graph) & shows)
-        rows = rows[np.argsort(ordinal[rows], kind="stable")]
-        types = tuple(kinds[c] for c in code[rows])
-        # A node whose name is its type has none of its own.
-        own = tuple(
-            None if (text := names[r]) in (None, t) else text for r, t in zip(rows.tolist(), types, strict=True)
-        )
-        graphs.append(Graph(int(graph), ordinal[rows], types, own, rows))
-    return graphs
-
-
 def place(
     events: pl.DataFrame, rows: pl.DataFrame, start: Ints, launch: Ints, is_graph: NDArray[np.bool_]
 ) -> Placement:
@@ -90,8 +50,8 @@ def place(
 
     Node ids that the recording carries are used as they are. Otherwise, among the captured graphs (only the one whose id the
     recording carries, where it does), the n-th activity of a replay by start time is the n-th node, where a graph has as
-    many nodes that show activities as the replay has activities, and the types and names agree with it; of several such graphs the first one counts (captures of one model for several batch
-    sizes have the same modules).
+    many nodes that show activities as the replay has activities, and the types and names agree with it; of several such
+    graphs the first one counts (captures of one model for several batch sizes have the same modules).
 
     Args:
         events: the rank's events, for its node rows.
@@ -100,156 +60,123 @@ def place(
         launch: index of each row's launch call, -1 where none.
         is_graph: per launch call: a graph launch.
     """
-    nodes = of_kind(events, ("node",))
-    modules = module_classes(nodes)
+    nodes = NodeMap.of(events)
     result = Placement(
-        np.full(len(start), -1, dtype=np.int64), nodes, modules, one_of_several=np.zeros(len(start), dtype=bool)
+        np.full(len(start), -1, dtype=np.int64),
+        nodes.rows,
+        nodes.modules,
+        one_of_several=np.zeros(len(start), dtype=bool),
     )
-    if not nodes.height:
+    if not nodes.rows.height:
         return result
-    graphs = captured_graphs(nodes)
-    by_id = _place_by_id(nodes, rows, result)
-    in_replay = np.flatnonzero((launch >= 0) & np.append(is_graph, False)[launch] & ~by_id)
+    look, looks = _looks(rows)
+    graph_id = integers(rows, "graph_id", -1)
+    in_graph = (launch >= 0) & np.append(is_graph, False)[launch]
+    found = by_id(nodes, looks, look, graph_id, integers(rows, "node", -1), integers(rows, "correlation", -1))
+    if found is not None:
+        result.node_row[:] = found.row
+        result.placed = result.by_id = found.placed
+        result.other_names = found.other_names
+        in_graph &= ~found.settled
+    in_replay = np.flatnonzero(in_graph)
     order = in_replay[np.lexsort((in_replay, start[in_replay], launch[in_replay]))]
     bounds = np.flatnonzero(np.diff(launch[order], prepend=-1, append=-1))
-    name, names = factorize(rows, "name")
-    kind, kinds = factorize(rows, "kind")
-    signs = _name_signs(names)
-    ran = integers(rows, "graph_id", -1)
-    shapes: dict[tuple[int, bytes], list[Graph] | str | None] = {}
-    elements = integers(nodes, "elements", -1)
+    fits = Fits(nodes, looks)
     for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a replay
         members = order[low:high]
-        asked = int(ran[members[0]])
-        shape = (asked, name[members].tobytes())
-        if shape not in shapes:
-            candidates = [g for g in graphs if asked in (-1, g.graph_id)]
-            shapes[shape] = _fitting(
-                candidates, modules, [names[n] for n in name[members]], [kinds[k] for k in kind[members]], signs
-            )
-        fitting = shapes[shape]
-        if isinstance(fitting, list):
-            result.node_row[members] = fitting[0].row
-            for other in fitting[1:]:
-                result.one_of_several[members] |= elements[other.row] != elements[fitting[0].row]
+        fit = fits.of(int(graph_id[members[0]]), look[members])
+        if fit.rows is not None:
+            result.node_row[members] = fit.rows
+            result.one_of_several[members] = fit.one_of_several
             result.placed += 1
-        elif fitting == "names":
+        elif fit.fits_count:
             result.other_names += 1
         else:
             result.other_count += 1
     return result
 
 
-def _place_by_id(nodes: pl.DataFrame, rows: pl.DataFrame, result: Placement) -> NDArray[np.bool_]:
-    """Use graph and node ids where the device rows carry ids of captured graphs."""
-    graph_id, ordinal = integers(rows, "graph_id", -1), integers(rows, "node", -1)
-    known = (graph_id >= 0) & (ordinal >= 0)
-    if not known.any():
-        return known
-    keys = pl.DataFrame(
-        {"graph_id": integers(nodes, "graph_id", -1), "node": integers(nodes, "node", -1)}
-    ).with_row_index("row")
-    asked = pl.DataFrame({"graph_id": graph_id, "node": ordinal})
-    found = asked.join(
-        keys.unique(["graph_id", "node"], keep="first"), on=["graph_id", "node"], how="left", maintain_order="left"
-    )
-    row = found.get_column("row").cast(pl.Int64).fill_null(-1).to_numpy()
-    hit = known & (row >= 0)
-    replay = integers(rows, "correlation", -1)
-    wrong = np.isin(replay, replay[hit & _renamed(nodes, rows, np.where(hit, row, 0))])
-    result.other_names += len(np.unique(replay[hit & wrong]))
-    settled = hit | wrong
-    hit &= ~wrong
-    result.node_row[:] = np.where(hit, row, -1)
-    replays = len(np.unique(replay[hit]))
-    result.placed += replays
-    result.by_id += replays
-    return settled
+def _looks(rows: pl.DataFrame) -> tuple[Ints, list[Look]]:
+    """Code of each row's name and kind, and what the codes stand for."""
+    (name, names), (kind, kinds) = factorize(rows, "name"), factorize(rows, "kind")
+    used, look = distinct(name * len(kinds) + kind)
+    return look, [(names[code // len(kinds)], kinds[code % len(kinds)]) for code in used.tolist()]
 
 
-def _renamed(nodes: pl.DataFrame, rows: pl.DataFrame, row: Ints) -> NDArray[np.bool_]:
-    """Kernels whose name is not the one that their node had at capture; False where either is no kernel or has no name."""
-    at_capture = nodes.select(
-        pl.when(pl.col("node_type").cast(pl.String) == "kernel", pl.col("name").cast(pl.String) != "kernel").then(
-            pl.col("name").cast(pl.String)
-        )
-    ).to_series()
-    ran = rows.select(pl.col("name").cast(pl.String), kernel=pl.col("kind").cast(pl.String) == "kernel")
-    differs = (at_capture.gather(row) != ran.get_column("name")) & ran.get_column("kernel")
-    return differs.fill_null(False).to_numpy()
+@dataclass(frozen=True)
+class ById:
+    """Nodes that the recording itself names.
 
-
-def module_classes(nodes: pl.DataFrame) -> list[ModuleClass]:
-    """Class of the module of each row (columns module, module_class)."""
-    paths, classes = texts(nodes, "module"), texts(nodes, "module_class")
-    pairs = [(p or "", c or "") for p, c in zip(paths, classes, strict=True)]
-    distinct = list(dict.fromkeys(pairs))
-    decided = dict(zip(distinct, classify_modules(distinct), strict=True))
-    decided[("", "")] = ModuleClass(None, "outside modules")
-    return [decided[pair] for pair in pairs]
-
-
-NO_PRODUCT_IN: Final = frozenset({"norm", "qk_norm", "rotary", "embedding", "topk", "activation", "sampling"})
-"""Finer classes of modules that hold no matrix product, so a GEMM there contradicts the map."""
-NO_COLLECTIVE_IN: Final = frozenset({"rotary", "qk_norm", "router", "topk", "attention_core", "activation", "qkv_proj"})
-"""Finer classes of modules that hold no collective. Norms may: fused allreduce + norm kernels run in them."""
-NORM_IN: Final = frozenset({"norm", "qk_norm", "attention_core", "moe_block", "container", "outside modules"})
-"""Finer classes of modules that may hold a norm kernel."""
-
-
-def _name_signs(names: list[str]) -> dict[str, str]:
-    """Names that by themselves prove what they are: name -> attention, moe, communication, gemm or norm."""
-    signs = {}
-    for name in names:
-        found = classify(name)
-        if found.rule is None:
-            continue
-        if found.bucket in COMMUNICATION_BUCKETS:
-            signs[name] = "communication"
-        elif found.bucket in ("attention", "moe", "gemm"):
-            signs[name] = found.bucket
-        elif found.subclass == "norm":
-            signs[name] = "norm"
-    return signs
-
-
-def _fitting(
-    graphs: list[Graph], modules: list[ModuleClass], names: list[str], kinds: list[str], signs: dict[str, str]
-) -> list[Graph] | str | None:
-    """The captured graphs that a replay of these activities may be one of; ``names`` where only the names speak against them."""
-    fits_count = False
-    found = []
-    for graph in graphs:
-        if len(graph.kind) != len(names):
-            continue
-        fits_count = True
-        if all(
-            _agrees(node_kind, node_name, modules[row], kind, signs.get(name), name)
-            for node_kind, node_name, row, kind, name in zip(
-                graph.kind, graph.name, graph.row.tolist(), kinds, names, strict=True
-            )
-        ):
-            found.append(graph)
-    return found or ("names" if fits_count else None)
-
-
-def _agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
-    """Whether an activity can be this node. Copies of a graph may run as kernels named memcpy*, never the other way.
-
-    A kernel name recorded at capture proves it alone; without one the class that the name suggests must fit the module.
+    Attributes:
+        row: row of each activity's node, -1 where none is known by its ids.
+        settled: activities that need not be placed by order any more.
+        placed: replays with such nodes.
+        other_names: replays whose kernels have other names than their nodes had at capture: names decide there.
     """
-    if node_kind != kind and not (
-        node_kind in ("memcpy", "memset") and kind == "kernel" and name.startswith(("mem", "copy"))
-    ):
-        return False
-    if node_name is not None and node_kind == kind == "kernel":
-        return node_name == name
-    if sign is None or module.bucket is None:
-        return True
-    if sign == "communication":
-        return module.subclass not in NO_COLLECTIVE_IN
-    if sign == "gemm":
-        return module.subclass not in NO_PRODUCT_IN
-    if sign == "norm":
-        return module.subclass in NORM_IN
-    return module.bucket == sign
+
+    row: Ints
+    settled: NDArray[np.bool_]
+    placed: int
+    other_names: int
+
+
+def by_id(
+    nodes: NodeMap,
+    looks: Sequence[Look],
+    look: NDArray[Any],
+    graph_id: NDArray[Any],
+    ordinal: NDArray[Any],
+    correlation: NDArray[Any],
+) -> ById | None:
+    """Use graph and node ids where activities carry those of captured graphs.
+
+    Args:
+        nodes: of the rank.
+        looks: what ``look`` stands for.
+        look, graph_id, ordinal, correlation: of each activity; ids are -1 where unknown.
+
+    Returns:
+        None where no activity carries ids.
+    """
+    known = np.flatnonzero((graph_id >= 0) & (ordinal >= 0))
+    if not len(known):
+        return None
+    row = np.full(len(look), -1, dtype=np.int64)
+    row[known] = _node_of(nodes.rows, graph_id[known].astype(np.int64), ordinal[known].astype(np.int64))
+    settled = row >= 0
+    hit = np.flatnonzero(settled)
+    renamed = _renamed(nodes.rows, looks, row[hit], look[hit])
+    if not renamed.any():
+        return ById(row, settled, _how_many(correlation[hit]), 0)
+    wrong = np.isin(correlation, correlation[hit[renamed]])
+    other_names = _how_many(correlation[settled & wrong])
+    row[wrong] = -1
+    return ById(row, settled | wrong, _how_many(correlation[row >= 0]), other_names)
+
+
+def _node_of(nodes: pl.DataFrame, graph_id: Ints, ordinal: Ints) -> Ints:
+    """Row of the node with these ids, -1 where there is none; of two with the same ids the first."""
+    graphs, graph = distinct(integers(nodes, "graph_id", -1))
+    ordinals, place = distinct(integers(nodes, "node", -1))
+    pairs, pair = distinct(graph * len(ordinals) + place)
+    first = np.empty(len(pairs), dtype=np.int64)
+    first[pair[::-1]] = np.arange(len(pair))[::-1]
+    at_graph, at_ordinal = places(graphs, graph_id), places(ordinals, ordinal)
+    found = places(pairs, np.where(at_ordinal < 0, -1, at_graph * len(ordinals) + at_ordinal))
+    return np.where((at_graph >= 0) & (found >= 0), first[found], -1)
+
+
+def _renamed(nodes: pl.DataFrame, looks: Sequence[Look], row: Ints, look: NDArray[Any]) -> NDArray[np.bool_]:
+    """Kernels whose name is not the one that their node had at capture; False where either is no kernel or has no name."""
+    number: dict[str | None, int] = {None: -1}
+    types = texts(nodes, "node_type")
+    own = [name if kind == "kernel" != name else None for kind, name in zip(types, texts(nodes, "name"), strict=True)]
+    at_capture = np.array([number.setdefault(name, len(number)) for name in own], dtype=np.int64)
+    ran = np.array([number.get(name, 0) if kind == "kernel" else -1 for name, kind in looks], dtype=np.int64)
+    differs: NDArray[np.bool_] = (at_capture[row] >= 0) & (ran[look] >= 0) & (at_capture[row] != ran[look])
+    return differs
+
+
+def _how_many(values: NDArray[Any]) -> int:
+    """How many distinct values there are."""
+    return len(distinct(values.astype(np.int64))[0])

@@ -1,0 +1,139 @@
+"""Whether the activities of a replay can be the nodes of a captured graph: by their number, types and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specanalyze.attribution.captured_nodes import Graph, NodeMap
+from specanalyze.columns import Ints
+from specschema.kernel_classes import classify
+from specschema.module_classes import ModuleClass
+from specschema.phases import COMMUNICATION_BUCKETS
+
+Look: TypeAlias = tuple[str, str]
+"""Name and kind of a device activity."""
+
+
+NO_PRODUCT_IN: Final = frozenset({"norm", "qk_norm", "rotary", "embedding", "topk", "activation", "sampling"})
+"""Finer classes of modules that hold no matrix product, so a GEMM there contradicts the map."""
+NO_COLLECTIVE_IN: Final = frozenset({"rotary", "qk_norm", "router", "topk", "attention_core", "activation", "qkv_proj"})
+"""Finer classes of modules that hold no collective. Norms may: fused allreduce + norm kernels run in them."""
+NORM_IN: Final = frozenset({"norm", "qk_norm", "attention_core", "moe_block", "container", "outside modules"})
+"""Finer classes of modules that may hold a norm kernel."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The nodes of a replay's activities, in order of start.
+
+    Attributes:
+        rows: row of each one's node; None where the names decide.
+        one_of_several: as in ``Placement``.
+        fits_count: whether a captured graph has as many nodes that show activities.
+    """
+
+    rows: Ints | None
+    one_of_several: NDArray[np.bool_]
+    fits_count: bool
+
+
+class Fits:
+    """Compares replays with the captured graphs, each distinct one once.
+
+    Args:
+        nodes: of the rank.
+        looks: what the codes of activities stand for.
+    """
+
+    def __init__(self, nodes: NodeMap, looks: Sequence[Look]) -> None:
+        self._nodes = nodes
+        self._looks = looks
+        self._signs = _name_signs([name for name, _ in looks])
+        self._known: dict[tuple[int, bytes], Fit] = {}
+
+    def of(self, graph_id: int, look: NDArray[Any]) -> Fit:
+        """The nodes of a replay.
+
+        Args:
+            graph_id: the captured graph that its first activity names, -1 where it names none.
+            look: code of each of its activities, in order of start.
+        """
+        key = graph_id, look.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            self._known[key] = found = self._compared(graph_id, [self._looks[code] for code in look.tolist()])
+        return found
+
+    def _compared(self, graph_id: int, looks: list[Look]) -> Fit:
+        candidates = [graph for graph in self._nodes.graphs if graph_id in (-1, graph.graph_id)]
+        fitting = _fitting(candidates, self._nodes.modules, looks, self._signs)
+        several = np.zeros(len(looks), dtype=bool)
+        if not isinstance(fitting, list):
+            return Fit(None, several, fitting == "names")
+        elements = self._nodes.elements
+        for other in fitting[1:]:
+            several |= elements[other.row] != elements[fitting[0].row]
+        return Fit(fitting[0].row, several, True)
+
+
+def _name_signs(names: list[str]) -> dict[str, str]:
+    """Names that by themselves prove what they are: name -> attention, moe, communication, gemm or norm."""
+    signs = {}
+    for name in names:
+        found = classify(name)
+        if found.rule is None:
+            continue
+        if found.bucket in COMMUNICATION_BUCKETS:
+            signs[name] = "communication"
+        elif found.bucket in ("attention", "moe", "gemm"):
+            signs[name] = found.bucket
+        elif found.subclass == "norm":
+            signs[name] = "norm"
+    return signs
+
+
+def _fitting(
+    graphs: list[Graph], modules: list[ModuleClass], looks: list[Look], signs: dict[str, str]
+) -> list[Graph] | str | None:
+    """The captured graphs that a replay of these activities may be one of; ``names`` where only the names speak against them."""
+    fits_count = False
+    found = []
+    for graph in graphs:
+        if len(graph.kind) != len(looks):
+            continue
+        fits_count = True
+        if all(
+            _agrees(node_kind, node_name, modules[row], kind, signs.get(name), name)
+            for node_kind, node_name, row, (name, kind) in zip(
+                graph.kind, graph.name, graph.row.tolist(), looks, strict=True
+            )
+        ):
+            found.append(graph)
+    return found or ("names" if fits_count else None)
+
+
+def _agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
+    """Whether an activity can be this node. Copies of a graph may run as kernels named memcpy*, never the other way.
+
+    A kernel name recorded at capture proves it alone; without one the class that the name suggests must fit the module.
+    """
+    if node_kind != kind and not (
+        node_kind in ("memcpy", "memset") and kind == "kernel" and name.startswith(("mem", "copy"))
+    ):
+        return False
+    if node_name is not None and node_kind == kind == "kernel":
+        return node_name == name
+    if sign is None or module.bucket is None:
+        return True
+    if sign == "communication":
+        return module.subclass not in NO_COLLECTIVE_IN
+    if sign == "gemm":
+        return module.subclass not in NO_PRODUCT_IN
+    if sign == "norm":
+        return module.subclass in NORM_IN
+    return module.bucket == sign
