@@ -36,6 +36,9 @@ LOGITS: Final = "logits"
 """Finer class of a module that makes logits. It runs the vocabulary projection itself, with ``lm_head``'s weight but not through that
 module, and gathers and casts what comes of it: see ``inside_logits``."""
 
+OPERATOR: Final = "operator"
+"""Class of a node that an operator added where no module is known: the last part of its path is the operator's name."""
+
 EXPERTS_NAME: Final = re.compile(r"^(experts|shared_experts?|routed_experts)$")
 EXPERTS_CLASS: Final = re.compile(r"FusedMoE|DeepEPMoE|EPMoE|GroupedExperts|^Experts|SharedFusedMoE|MoEExperts")
 BLOCK_CLASS: Final = re.compile(r"(Sparse)?(Moe|MoE|MixtureOfExperts)(Block|Layer)?$|MoEGate|MoeMLP")
@@ -91,6 +94,20 @@ ELSEWHERE: Final = (
     ModuleRule(r"", r"", None, "container", "decoder layers, models, logits processors hold several kinds"),
 )
 
+OPERATORS: Final = (
+    ModuleRule(
+        r"^vllm::moe_forward(_shared)?$", "", "moe", "moe_block", "vLLM: the fused experts, with top-k and sorting"
+    ),
+    ModuleRule(
+        r"^vllm::unified_(mla_)?(attention(_with_output)?|kv_cache_update)$",
+        "",
+        "attention",
+        "attention_core",
+        "vLLM: the attention core and its cache writes",
+    ),
+    ModuleRule("", "", None, OPERATOR, "any other operator: the kernel's name decides"),
+)
+
 
 def inside_logits(bucket: str) -> ModuleClass | None:
     """Class of a kernel in a module of finer class LOGITS, by the bucket of its name.
@@ -130,6 +147,8 @@ def moe_blocks(modules: Iterable[tuple[str, str]]) -> set[str]:
     """Paths of the Mixture-of-Experts blocks among (path, class) pairs."""
     blocks = set()
     for path, class_name in modules:
+        if class_name == OPERATOR:
+            continue
         parent, _, name = path.rpartition(".")
         if (EXPERTS_NAME.match(name) or EXPERTS_CLASS.search(class_name)) and parent:
             blocks.add(parent)
@@ -159,7 +178,9 @@ def _decided(modules: tuple[tuple[str, str], ...]) -> tuple[ModuleClass, ...]:
         above = _parents(path)
         name = path.rpartition(".")[2]
         inside = [p for p in above if p in blocks]
-        if inside:
+        if class_name == OPERATOR and not inside:
+            decided.append(_first(OPERATORS, name, ""))
+        elif inside:
             decided.append(_in_block(path[len(inside[0]) + 1 :], name, class_name))
         elif any(
             ATTENTION_NAME.match(p.rpartition(".")[2]) or ATTENTION_CLASS.search(classes.get(p, "")) for p in above

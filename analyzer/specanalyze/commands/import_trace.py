@@ -30,6 +30,16 @@ def import_trace(
     force: ForceOption = False,
     cycles: CyclesOption = None,
     node_map: NodeMapOption = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            "--capture",
+            metavar="PATH",
+            help="Trace, or folder of traces, that torch.profiler wrote while the server captured its CUDA graphs (vLLM's and TraceLens' "
+            "capture_traces/, SGLang's graph_capture_profile/): names the module or operator of each kernel of a replay.",
+            show_default=False,
+        ),
+    ] = None,
     salvage: SalvageOption = False,
     device: DeviceOption = None,
 ) -> None:
@@ -38,10 +48,19 @@ def import_trace(
     Example: specanalyze import profiles/ -o trace.parquet
     """
     refuse_output(output, (".parquet",), force=force)
+    refuse_two_sources(node_map, capture)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
     from specanalyze.attribution.carry_nodes import with_nodes
+    from specanalyze.formats import capture_traces
     from specanalyze.formats.trace_files import write_trace
     from specanalyze.render.stderr import warn
+
+    if capture is not None:
+        trace = capture_traces.with_captures(trace, capture, salvage=salvage)
+    elif node_map is None and (folder := capture_traces.beside(traces)) is not None:
+        trace.warnings.append(
+            f"{folder} holds traces of graph capture: --capture {folder} names the modules of the kernels in graph replays"
+        )
 
     write_trace(with_nodes(trace), output, force=force)
     from specanalyze.answers.validate import summary
@@ -56,6 +75,18 @@ def import_trace(
             f"({written['bytes'] / max(written['events'], 1):.1f} an event)"
         )
     warn(trace.warnings)
+
+
+def refuse_two_sources(node_map: Path | None, capture: Path | None) -> None:
+    """The nodes of captured graphs come from one place.
+
+    Raises:
+        UsageError: both are given.
+    """
+    from specschema.errors import UsageError
+
+    if node_map is not None and capture is not None:
+        raise UsageError("--node-map and --capture both tell the nodes of the captured graphs: give one of them")
 
 
 def register(app: typer.Typer) -> None:
