@@ -178,3 +178,20 @@ def test_one_rank_knows_nothing_of_waiting() -> None:
     assert match([talk_of(0, two_windows())]) is None
     assert wait_json(None) is None
     assert by_replay(None, "0", "verify").height == 0
+
+
+def test_replays_are_matched_where_each_window_has_as_many_on_all_ranks() -> None:
+    """Three on both ranks, but two and one against one and two: no order says which is which."""
+    rows = two_windows()
+    moved = [{**row, "window": 1} if row.get("correlation") == 2 else row for row in rows]
+    moved = [{**row, "start_ns": row["start_ns"] + 1000} if row.get("correlation") == 2 else row for row in moved]
+    waits = match([talk_of(0, rows), talk_of(1, moved)])
+    assert waits is not None
+    assert waits.reasons == [
+        "replays of verify differ in number in window 0 (rank 0: 2, rank 1: 1): none of them is matched"
+    ]
+    assert waits.collectives.select("phase", "rank").rows() == [("draft", "0"), ("draft", "1")]
+    assert waits.unmatched == {"0": 6, "1": 6}
+    absent = match([talk_of(0, rows), talk_of(1, [row for row in rows if row.get("window") == 0])])
+    assert absent is not None
+    assert absent.reasons == ["replays of verify differ in number (rank 0: 5, rank 1: 2): none of them is matched"]

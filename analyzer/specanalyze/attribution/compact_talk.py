@@ -19,7 +19,7 @@ from specanalyze.attribution.collective_columns import described, told
 from specanalyze.attribution.compact_window import JoinedWindow, Looks
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays, replay_sizes
-from specanalyze.attribution.waits import MATCH_PHASES
+from specanalyze.attribution.waits import MATCH_PHASES, replays_through
 from specanalyze.columns import Ints
 from specanalyze.native.timeline import Array
 from specschema.phases import OUTSIDE, UNATTRIBUTED
@@ -73,11 +73,12 @@ class CompactTalk:
     @cached_property
     def replays(self) -> dict[int, Ints]:
         """Phase code -> kernels of each replay, replays numbered through, window after window."""
-        codes = {code for sizes in self.part_replays for code in sizes}
-        return {
-            code: np.concatenate([sizes[code] for sizes in self.part_replays if code in sizes])
-            for code in sorted(codes)
-        }
+        return replays_through(self.replays_by_window)
+
+    @property
+    def replays_by_window(self) -> dict[int, dict[int, Ints]]:
+        """Window -> phase code -> kernels of each replay."""
+        return {part.window: sizes for part, sizes in zip(self.parts, self.part_replays, strict=True)}
 
     @property
     def is_plain(self) -> bool:
@@ -189,11 +190,8 @@ def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
         by_window = [[sizes[code] for sizes in rank.part_replays] for rank in ranks]
         if not any(sizes.any() for windows in by_window for sizes in windows):
             continue
-        lengths = [tuple(len(sizes) for sizes in windows) for windows in by_window]
-        if len({sum(windows) for windows in lengths}) > 1:
+        if len({tuple(len(sizes) for sizes in windows) for windows in by_window}) > 1:
             continue  # not matched at all
-        if len(set(lengths)) > 1:
-            return None
         counts = np.stack([np.concatenate(windows) for windows in by_window])
         fewest = counts.min(axis=0)
         same = fewest == counts.max(axis=0)

@@ -41,19 +41,21 @@ def wait_json(waits: Waits | None) -> dict[str, Any] | None:
     complete = bool(table.get_column("complete").all()) if table.height else None
     per_collective = []
     collectives: dict[str, Any] = {}
+    first = by_seq.unique("collective").get_column("seq")
+    ambiguous = set(first.filter(first.is_duplicated()).to_list())
     for part in table.partition_by("collective", maintain_order=True):  # one turn a collective, for its JSON object
-        void = bool(part["voided"][0])
-        values = None if void else dict(zip(part["rank"].to_list(), part["wait_ns"].to_list(), strict=True))
+        one = part.row(0, named=True)
+        values = None if one["voided"] else dict(zip(part["rank"].to_list(), part["wait_ns"].to_list(), strict=True))
         per_collective.append(values)
-        if part["matched_by"][0] == "seq":
-            seq = int(part["seq"][0])
-            missing = sorted({rank for _, s, rank in waits.missing if s == seq})
-            entry: dict[str, Any] = {"complete": bool(part["complete"][0])}
+        if one["matched_by"] == "seq":
+            of_group = (one["group"] or "", one["seq"])
+            missing = sorted({rank for *of, rank in waits.missing if tuple(of) == of_group and not one["complete"]})
+            entry: dict[str, Any] = {"complete": one["complete"]}
             if missing:
                 entry |= {"missing_ranks": missing, "lower_bound_ns": values}
             else:
                 entry["wait_ns"] = values
-            collectives[str(seq)] = entry
+            collectives[f"{one['seq']}#{one['collective']}" if one["seq"] in ambiguous else str(one["seq"])] = entry
     sums = {k: used.filter(pl.col("rank") == k) for k in keys}
     result: dict[str, Any] = {
         "matched_by": "; ".join(ways) or None,

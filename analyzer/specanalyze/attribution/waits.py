@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -11,6 +11,7 @@ import polars as pl
 
 from specanalyze.attribution.activities import Activities, communication_code
 from specanalyze.attribution.analysis import RankAnalysis
+from specanalyze.attribution.clock_offsets import clock_offsets
 from specanalyze.attribution.collective_columns import NAMED, collective_columns
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
 from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays
@@ -31,14 +32,25 @@ class Communication:
         kernels: columns index (of the activity), start_ns, end_ns, name, op, dtype, elements, group, group_ranks, algorithm,
             protocol, library, seq, phase (code), replay (n-th graph launch call of its phase, -1 outside replays), position (n-th
             in its replay).
-        replays: (phase code) -> communication kernels of each replay, replays without records included as 0.
+        replays_by_window: window -> phase code -> communication kernels of each replay, replays without records included as 0.
     """
 
     key: str
     rank: int
     host: str | None
     kernels: pl.DataFrame
-    replays: dict[int, Ints]
+    replays_by_window: dict[int, dict[int, Ints]]
+
+    @property
+    def replays(self) -> dict[int, Ints]:
+        """Phase code -> kernels of each replay, replays numbered through, window after window."""
+        return replays_through(self.replays_by_window)
+
+
+def replays_through(by_window: Mapping[int, Mapping[int, Ints]]) -> dict[int, Ints]:
+    """The ``replays`` of ``replays_by_window``."""
+    codes = {code for sizes in by_window.values() for code in sizes}
+    return {code: np.concatenate([sizes[code] for sizes in by_window.values()]) for code in sorted(codes)}
 
 
 @dataclass
@@ -52,7 +64,6 @@ class Waits:
             transfer_ns, complete, voided.
         unmatched: rank key -> communication kernels not matched with the other ranks'.
         voided: collectives whose match failed the test of the ends.
-        voided_by_phase: the same by phase.
         missing: (group, seq, missing rank) of groups without a record of one of their ranks.
         reasons: why replays of a phase were not matched, one line each.
         offsets: rank key -> median difference of collective ends to the first rank's, ns, where hosts differ.
@@ -69,7 +80,7 @@ class Waits:
 
 
 def communication_of(
-    key: str, rank: int, host: str | None, ranges: Ranges, activities: Activities, window: int = 0
+    key: str, rank: int, host: str | None, ranges: Ranges, activities: Activities, window: int
 ) -> Communication:
     """Pick one rank's communication kernels and place them in the replays of their phases.
 
@@ -82,9 +93,9 @@ def communication_of(
     call_phase = range_phase[activities.graph_call_range]
     number, counts = counted_calls(call_phase, activities.graph_call_start, [PHASE_CODE[p] for p in MATCH_PHASES])
     replay = np.full(len(index), -1, dtype=np.int64)
-    if len(launches) and len(call_phase):
-        in_graph = (launch >= 0) & launches.graph[launch]
-        replay[in_graph] = number(launches.start[launch[in_graph]])
+    in_graph = np.flatnonzero(launch >= 0)
+    in_graph = in_graph[launches.graph[launch[in_graph]]]
+    replay[in_graph] = number(launches.start[launch[in_graph]])
     phase = activities.phase[index]
     position, replays = placed_in_replays(phase, replay, activities.start[index], counts)
     rows = activities.rows[activities.row[index]]
@@ -103,7 +114,7 @@ def communication_of(
     )
     told = collective_columns(activities, index)
     kernels = pl.concat([kernels, told], how="horizontal").with_columns(pl.lit(window).alias("window"))
-    return Communication(key, rank, host, kernels, replays)
+    return Communication(key, rank, host, kernels, {window: replays})
 
 
 def rank_communication(analysis: RankAnalysis) -> Communication:
@@ -112,19 +123,17 @@ def rank_communication(analysis: RankAnalysis) -> Communication:
     parts = [
         communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows
     ]
-    if len(parts) == 1:
-        return parts[0]
-    replays: dict[int, list[Ints]] = {}
+    before: dict[int, int] = {}
     frames = []
     for part in parts:
         shift = pl.lit(0)
         for phase, sizes in part.replays.items():
-            before = sum(len(earlier) for earlier in replays.get(phase, []))
-            shift = pl.when((pl.col("phase") == phase) & (pl.col("replay") >= 0)).then(before).otherwise(shift)
-            replays.setdefault(phase, []).append(sizes)
+            moved = (pl.col("phase") == phase) & (pl.col("replay") >= 0)
+            shift = pl.when(moved).then(before.get(phase, 0)).otherwise(shift)
+            before[phase] = before.get(phase, 0) + len(sizes)
         frames.append(part.kernels.with_columns((pl.col("replay") + shift).alias("replay")))
-    arrays = {phase: np.concatenate(sizes) for phase, sizes in replays.items()}
-    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), arrays)
+    by_window = {window: sizes for part in parts for window, sizes in part.replays_by_window.items()}
+    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), by_window)
 
 
 class Talk(Protocol):
@@ -140,6 +149,8 @@ class Talk(Protocol):
     def kernels(self) -> pl.DataFrame: ...
     @property
     def replays(self) -> dict[int, Ints]: ...
+    @property
+    def replays_by_window(self) -> dict[int, dict[int, Ints]]: ...
 
 
 def match(ranks: Sequence[Talk]) -> Waits | None:
@@ -148,18 +159,22 @@ def match(ranks: Sequence[Talk]) -> Waits | None:
         return None
     tables = [r.kernels.with_columns(pl.lit(i, dtype=pl.Int64).alias("who")) for i, r in enumerate(ranks)]
     all_kernels = pl.concat(tables)
-    result = Waits(pl.DataFrame(), {r.key: 0 for r in ranks}, 0)
     by_seq, missing = _matched_by_seq(all_kernels, ranks)
-    result.missing.extend(missing)
-    by_replay = _matched_by_replay(all_kernels, ranks, result.reasons)
+    by_replay, reasons = _matched_by_replay(all_kernels, ranks)
     matched = pl.concat([by_seq, by_replay.select(by_seq.columns)])
     matched = _tested(matched, ranks)
-    for i, r in enumerate(ranks):
-        result.unmatched[r.key] = r.kernels.height - matched.filter(pl.col("who") == i).height
-    result.collectives = _named(matched, ranks)
-    result.voided = matched.filter(pl.col("voided")).get_column("collective").n_unique()
-    _estimate_offsets(matched, ranks, result)
-    return result
+    unmatched = {r.key: r.kernels.height - matched.filter(pl.col("who") == i).height for i, r in enumerate(ranks)}
+    voided = matched.filter(pl.col("voided")).get_column("collective").n_unique()
+    offsets, spread = clock_offsets(matched, [r.host or "" for r in ranks])
+    return Waits(
+        _named(matched, ranks),
+        unmatched,
+        voided,
+        missing,
+        reasons,
+        {ranks[i].key: ns for i, ns in offsets.items()},
+        {ranks[i].key: ns for i, ns in spread.items()},
+    )
 
 
 def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
@@ -187,7 +202,7 @@ def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.Da
     incomplete = sized.filter(~pl.col("complete"))
     missing: list[tuple[str, int, int]] = []
     grouped = incomplete.group_by(keys, maintain_order=True).agg(
-        pl.col("who").unique().alias("present"), pl.col("group_ranks").first(), pl.col("group").first().alias("name")
+        pl.col("who").alias("present"), pl.col("group_ranks").first(), pl.col("group").first().alias("name")
     )
     for row in grouped.iter_rows(named=True):  # one turn an incomplete collective
         present = {ranks[i].rank for i in row["present"]}
@@ -196,35 +211,47 @@ def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.Da
     return _numbered(sized, keys), missing
 
 
-def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Talk], reasons: list[str]) -> pl.DataFrame:
-    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree.
+def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.DataFrame, list[str]]:
+    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree; why others are not matched.
 
     Where every kernel of a phase's replays tells its group, it is the n-th kernel of that group, among the group's ranks.
     """
     usable: list[pl.DataFrame] = []
+    reasons: list[str] = []
     for phase in MATCH_PHASES:
         code = PHASE_CODE[phase]
-        counts = [r.replays.get(code, np.empty(0, dtype=np.int64)) for r in ranks]
-        lengths = [len(c) for c in counts]
+        counts = [r.replays[code] for r in ranks]
         if not any(c.any() for c in counts):
             continue
-        if len(set(lengths)) > 1:
-            said = ", ".join(f"rank {r.key}: {n}" for r, n in zip(ranks, lengths, strict=True))
-            reasons.append(f"replays of {phase} differ in number ({said}): none of them is matched")
+        differing = _differing(ranks, code)
+        if differing:
+            reasons.append(f"replays of {phase} differ in number{differing}: none of them is matched")
             continue
         mine = kernels.filter((pl.col("phase") == code) & (pl.col("replay") >= 0))
-        usable.append(_same_in_group(mine, ranks, phase, lengths[0], reasons))
+        usable.append(_same_in_group(mine, ranks, phase, len(counts[0]), reasons))
     columns = {"_group": pl.String, "have": pl.UInt32, "complete": pl.Boolean, "matched_by": pl.String}
     empty = kernels.clear().with_columns(pl.lit(None, dtype=d).alias(n) for n, d in columns.items())
     rows = pl.concat(usable) if usable else empty
-    return _numbered(rows, ["phase", "replay", "_group", "position", "window"])
+    return _numbered(rows, ["phase", "replay", "_group", "position", "window"]), reasons
+
+
+def _differing(ranks: Sequence[Talk], code: int) -> str:
+    """Where and how the ranks' replays of a phase differ in number, in all or in one window; empty where they agree."""
+    numbers = {"": [len(r.replays[code]) for r in ranks]}
+    for window in sorted({window for r in ranks for window in r.replays_by_window}):
+        sizes = [r.replays_by_window.get(window, {}) for r in ranks]
+        numbers[f" in window {window}"] = [len(s[code]) if s else 0 for s in sizes]
+    for where, lengths in numbers.items():
+        if len(set(lengths)) > 1:
+            return f"{where} ({', '.join(f'rank {r.key}: {n}' for r, n in zip(ranks, lengths, strict=True))})"
+    return ""
 
 
 def _same_in_group(
     kernels: pl.DataFrame, ranks: Sequence[Talk], phase: str, replays: int, reasons: list[str]
 ) -> pl.DataFrame:
     """A phase's kernels in replays where all ranks of their group have equally many of that group."""
-    known = kernels.height > 0 and kernels.get_column("group_ranks").null_count() == 0
+    known = kernels.get_column("group_ranks").null_count() == 0
     group = (
         pl.concat_str(
             pl.col("group").fill_null(""), pl.col("group_ranks").cast(pl.List(pl.String)).list.join(","), separator="|"
@@ -234,7 +261,7 @@ def _same_in_group(
     )
     rows = kernels.with_columns(group.alias("_group"))
     if known:
-        rows = rows.sort("who", "replay", "position", maintain_order=True).with_columns(
+        rows = rows.sort("who", "replay", "position").with_columns(
             pl.int_range(pl.len()).over("who", "replay", "_group").cast(pl.Int64).alias("position")
         )
     everyone = {r.rank: i for i, r in enumerate(ranks)}
@@ -244,15 +271,14 @@ def _same_in_group(
         named = part.get_column("group_ranks")[0] if known else None
         members = [everyone[r] for r in named if r in everyone] if named is not None else list(range(len(ranks)))
         if len(members) < 2:
-            continue  # its other ranks are not in this recording
-        sizes = np.zeros((len(ranks), replays), dtype=np.int64)
-        np.add.at(sizes, (part.get_column("who").to_numpy(), part.get_column("replay").to_numpy()), 1)
-        mine = sizes[members]
-        same = (mine == mine[0]).all(axis=0)
+            members = []  # its other ranks are not in this recording
+        place = part.get_column("who") * replays + part.get_column("replay")
+        sizes = np.bincount(place.to_numpy(), minlength=len(ranks) * replays).reshape(len(ranks), replays)[members]
+        same = (sizes == sizes[:1]).all(axis=0)
         odd.update(np.flatnonzero(~same).tolist())
         kept.append(
             part.filter(
-                pl.col("who").is_in(members), pl.col("replay").is_in(np.flatnonzero(same & (mine[0] > 0)).tolist())
+                pl.col("who").is_in(members), pl.col("replay").is_in(np.flatnonzero(same).tolist())
             ).with_columns(
                 pl.lit(len(members), dtype=pl.UInt32).alias("have"),
                 pl.lit(named is None or len(members) == len(named)).alias("complete"),
@@ -261,13 +287,7 @@ def _same_in_group(
         )
     if odd:
         reasons.append(f"{len(odd)} of {replays} replays of {phase} differ in their communication kernels: not matched")
-    return (
-        pl.concat(kept)
-        if kept
-        else rows.clear().with_columns(
-            pl.lit(0, dtype=pl.UInt32).alias("have"), pl.lit(True).alias("complete"), pl.lit("").alias("matched_by")
-        )
-    )
+    return pl.concat(kept)
 
 
 def _numbered(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -337,20 +357,3 @@ def _named(rows: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
             "window",
         )
     )
-
-
-def _estimate_offsets(rows: pl.DataFrame, ranks: Sequence[Talk], result: Waits) -> None:
-    """Rule D7: clock offset of each rank against the first, from collective ends; only where hosts differ."""
-    hosts = [r.host or "" for r in ranks]
-    if len(set(hosts)) < 2:
-        return
-    base = rows.filter(pl.col("who") == 0).select("match", pl.col("end_ns").alias("base_ns"))
-    apart = rows.join(base, on="match", how="inner").with_columns(
-        (pl.col("end_ns") - pl.col("base_ns")).alias("apart_ns")
-    )
-    for i, r in enumerate(ranks):
-        values = apart.filter((pl.col("who") == i) & ~pl.col("voided")).get_column("apart_ns").to_numpy()
-        if len(values):
-            offset = int(np.median(values))
-            result.offsets[r.key] = offset
-            result.offset_spread[r.key] = int(np.median(np.abs(values - offset)))
