@@ -10,7 +10,14 @@ import traces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specanalyze.attribution.activities import Activities, class_of_look, cut_impossible, join_activities
+from specanalyze.attribution.activities import (
+    Activities,
+    class_of_look,
+    communication_code,
+    compute_code,
+    cut_impossible,
+    join_activities,
+)
 from specanalyze.attribution.ranges import recognised_ranges
 from specanalyze.collectives import group_ranks
 from specschema.phases import BUCKETS, PHASE_KEYS, WHOLE_REPLAY
@@ -199,6 +206,21 @@ def test_the_node_map_decides_where_it_knows_the_node() -> None:
     ]
     assert told == [want for _, _, want in table]
     assert found.classified.tolist() == [True] * 6 + [False, True]
+
+
+def test_tiers_of_buckets() -> None:
+    codes = np.arange(len(BUCKETS))
+    compute = [BUCKETS[code] for code in codes[compute_code(codes)]]
+    assert compute == ["attention", "moe", "gemm", "other_compute", "graph_unresolved"]
+    assert [BUCKETS[code] for code in codes[communication_code(codes)]] == ["allreduce", "other_comm"]
+
+
+def test_activities_are_placed_only_where_graphs_were_captured() -> None:
+    row = traces.kernel("plain_kernel", 2, 3, 1)
+    assert joined(row).placement is None
+    placement = joined(row, graph_node(0, "norm", "RMSNorm")).placement
+    assert placement is not None
+    assert placement.node_row.tolist() == [-1]
 
 
 def test_a_replay_of_a_single_node_is_decided_by_the_map() -> None:
