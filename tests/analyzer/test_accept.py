@@ -116,7 +116,7 @@ def test_the_servers_own_count() -> None:
     assert (said.server.requests, said.server.completion_tokens, said.server.recorded_tokens) == (1, 7, 7)
     assert not any("counts" in line for line in said.warnings)
     short = accepts_of_trace(recording(*MIXED_RUN[:2], request("a", 7)))
-    assert "the server counts 7 tokens for 1 requests, the recording 5: 2 are missing" in short.warnings
+    assert "the server counts 7 tokens for 1 request, the recording 5: 2 are missing" in short.warnings
     unseen = accepts_of_trace(recording(MIXED_RUN[1], request("a", 7)))  # its prefill was not recorded
     assert unseen.server is None
     totals = {"completion_tokens": 9, "difference": 1, "told_by": "client", "compared_requests": 1}

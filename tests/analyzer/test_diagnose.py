@@ -103,20 +103,20 @@ CASES: dict[str, Case] = {
         TWO,
         "sampling and tree building stand on the critical path",
     ),
-    "clocks_throttled": Case(replace(TWO, environment=slow_clock(1200)), TWO, "the GPU runs at 61% of its clock"),
+    "clocks_throttled": Case(replace(TWO, environment=slow_clock(1200)), TWO, "the GPU runs at 61 % of its clock"),
     "unclassified": Case(
         with_kernels(TWO, "verify", more=("zzz_unheard_of", 61, 9_000_000)), TWO, "kernels that no rule knows"
     ),
     "idle_gaps": Case(
         with_work(TWO, "verify", gap_ns=9_000_000),
         TWO,
-        "idles 26% of the untraced cycle, the largest part of it: gaps inside graph replays",
+        "idles 26 % of the untraced cycle, the largest part of it: gaps inside graph replays",
     ),
     "eager_verify": Case(with_work(TWO, "verify", graph=False), TWO, "verify runs eagerly"),
     "graph_padding": Case(
         replace(TWO, batch_size=3, graph_batch_size=8),
         replace(TWO, batch_size=8, graph_batch_size=8),
-        "graphs are padded: 62%",
+        "graphs are padded: 62 %",
     ),
     "profiler_distortion": Case(
         replace(TWO, observer_ns=13_000_000), TWO, "observing makes the cycle 1.50 times as long"
@@ -258,7 +258,7 @@ def test_a_straggler_answers_only_for_the_waiting_that_it_causes() -> None:
     result = examine(replace(m, waits=replace(m.waits, collectives=turned)))
     row = finding(result, "straggler")
     assert row["title"] == "rank 1 is a straggler: the others wait 3.000 ms a cycle for it"
-    assert "rank 1 is last for 75% of all waiting time" in row["evidence"][0]
+    assert "rank 1 is last for 75 % of all waiting time" in row["evidence"][0]
 
 
 def test_advice_on_gaps_is_withheld_without_an_untraced_control() -> None:
@@ -366,7 +366,7 @@ def test_real_recordings(reference: Path, capsys: pytest.CaptureFixture[str]) ->
     files = [str(folder / f"e2_m17_rank{rank}.json.gz") for rank in (0, 1)]
     assert run(["diagnose", *files, "--baseline", str(folder / "base_m17_rank?.json.gz")]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "1. the device idles 60% of the untraced cycle" in out  # host-bound, as its server's log says
+    assert "1. the device idles 60 % of the untraced cycle" in out  # host-bound, as its server's log says
     assert "accept length 2.00 is below break-even" in out
     assert "acceptance is simulated" in out
     assert run(["diagnose", str(folder.parent / "tp1" / "e2_eager_rank0.json.gz")]) == 0
@@ -380,7 +380,7 @@ def test_the_samples(capsys: pytest.CaptureFixture[str]) -> None:
     speculating, plain = (str(folder / f"sglang_tp2_{name}.parquet") for name in ("eagle3_steps2", "plain"))
     assert run(["diagnose", speculating, "--baseline", plain]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "1. the device idles 33% of the untraced cycle" in out
+    assert "1. the device idles 33 % of the untraced cycle" in out
     assert "accept length 2.00 is below break-even 2.36" in out
     assert "attention takes 4.2 times as long in verify as in plain decoding" in out
     assert "SGLANG_SIMULATE_ACC_LEN=2.0 is set" in out
@@ -405,7 +405,7 @@ def test_promises_on_the_samples_are_bounded() -> None:
 def test_shares_and_figures_have_the_denominator_they_name() -> None:
     row = finding(diagnosed(EAGLE), "verify_bound")
     assert row["title"] == (
-        "verify is 95.6% of the phases' device-view time: the draft model cannot win more than 1.210 ms of 27.280 ms"
+        "verify is 95.6 % of the phases' device-view time: the draft model cannot win more than 1.210 ms of 27.280 ms"
     )
     assert row["evidence"][0].endswith("the cycle, start to start: 27.280 ms")
     late = finding(diagnosed(CASES["straggler"].fault), "straggler")

@@ -20,7 +20,7 @@ def test_more_steps_go_on_as_the_last_and_are_bounded_by_never_and_always() -> N
     assert lengths.low == pytest.approx(2.3)
     assert lengths.value == pytest.approx(2.3 + 0.1 * 0.25 + 0.1 * 0.25**2)
     assert lengths.high == pytest.approx(2.3 + 0.1 + 0.1)
-    assert "25% once reached" in said[0]
+    assert "25 % once reached" in said[0]
 
 
 def test_conditional_acceptance_of_what_is_never_reached_is_zero() -> None:

@@ -86,7 +86,7 @@ def test_untraced_cycles_are_the_clock() -> None:
     assert report.untraced.tok_s == pytest.approx(6 / 0.024)
     assert report.traced.tok_s == pytest.approx(4 / 0.020)
     notes = "\n".join(report.notes)
-    assert "a cycle takes 10.00 ms inside the windows and 8.00 ms outside (+25%)" in notes
+    assert "a cycle takes 10.00 ms inside the windows and 8.00 ms outside (+25 %)" in notes
     assert (
         "verify, rank 0: the device timeline gives it 5.00 ms a cycle, the host is in it 2.00: launches are asynchronous"
         in notes
@@ -162,3 +162,27 @@ def test_the_untraced_column_says_that_it_is_the_host_view(capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert "host view," in lines[1]
     assert lines[2].split()[-3:] == ["host", "view", "untraced"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (cycle(0, 0, 0), "one decode cycle is on record, and a step lasts until the next one begins"),
+        ([*cycle(0, 0, 0), *cycle(9, 90 * MS, 0)], "no two of the 2 decode cycles on record follow each other"),
+        (
+            [{**traces.phase("spec.cycle", 0, 5, cycle=0), "mode": "prefill"}, traces.phase("spec.prefill", 0, 4)],
+            "none of the 1 cycle on record decodes",
+        ),
+    ],
+    ids=["one", "apart", "prefill"],
+)
+def test_no_empty_table_of_speed(rows: list[dict[str, Any]], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It showed a title, headings and no row."""
+    report = phase_report(traces.trace(traces.rank_trace(rows)))
+    assert report.pace.cycles == 0
+    draw(report, phases_frame(report), "rank")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "median ms" not in shown
+    assert f"· speed is unknown (tok/s, inter-token latency): {why}" in shown
+    assert "give a log of cycles with --cycles FILE" in shown
+    assert ("accept length 2.000" in shown) == (report.accept_length == 2)

@@ -114,7 +114,7 @@ def test_a_replay_that_fits_graphs_of_several_sizes_has_no_size() -> None:
         ("allreduce", None, None, None, "size unknown, LL ring"),
         ("allgather", 8, 16, 0.16, "latency-bound, 16 B, SIMPLE ring"),
     ]
-    assert any(w.startswith("size of 1 collectives unknown") for w in made.warnings)
+    assert any(w.startswith("size of 1 collective unknown") for w in made.warnings)
 
 
 def test_one_rank_has_sizes_but_no_speed() -> None:

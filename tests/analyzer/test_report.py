@@ -53,11 +53,11 @@ def eagle() -> Report:
 def test_headline_and_verdict(eagle: Report) -> None:
     first, base = eagle.headlines
     assert (first.label, first.tok_s, first.accept_length, first.cycle) == ("eagle", "71.0", "1.94", "27.28")
-    assert first.observing == "+11% a cycle"
+    assert first.observing == "+11 % a cycle"
     assert (base.baseline, base.tok_s, base.cycle) == (True, "62.9", "15.90")
     assert first.tone == "good"
     assert first.verdict.startswith(
-        "Speculation pays: 13% more tok/s than the baseline; break-even is at accept length 1.72, 1.94 was reached"
+        "Speculation pays: 13 % more tok/s than the baseline; break-even is at accept length 1.72, 1.94 was reached"
     )
 
 
@@ -96,7 +96,7 @@ def test_bars_sum_to_the_phase(eagle: Report) -> None:
     assert totals["eagle · rank 0 (verify)"] == pytest.approx(26.07, abs=0.01)
     assert totals["baseline · rank 3 (decode)"] == pytest.approx(15.9, abs=0.01)
     assert ["eagle · rank 0", "verify", "allreduce (exposed)"] in [row[:3] for row in figure.table.rows]
-    assert any("observing made the cycle 11% longer" in note for note in section(eagle, "breakdown").notes)
+    assert any("observing made the cycle 11 % longer" in note for note in section(eagle, "breakdown").notes)
 
 
 def test_the_cycle_shown_is_real(eagle: Report) -> None:

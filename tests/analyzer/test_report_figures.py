@@ -15,6 +15,7 @@ pytest.importorskip("altair", reason="the report needs altair, vl-convert-python
 pytest.importorskip("vl_convert", reason="the report needs altair, vl-convert-python and jinja2")
 
 from specanalyze.cli import run
+from specanalyze.figures import change, percent
 from specanalyze.formats.load import open_trace
 from specanalyze.report.breakdown_bars import SLICES
 from specanalyze.report.page import Report, build_report
@@ -84,7 +85,7 @@ def test_headline(page: Report, ask: Ask, recording: tuple[str, str | None]) -> 
     assert card.tok_s == f"{diagnosis['tokens_per_second']:.1f}"
     assert card.cycle == f"{diagnosis['cycle_ns'] / 1e6:.2f}"
     assert card.accept_length == f"{accepts['accept_length']:.2f}"
-    assert card.observing == f"{overhead['effect']['value']:+.0%} a cycle"
+    assert card.observing == f"{change(overhead['effect']['value'])} a cycle"
     assert f"median of {ask('phases')['untraced']['cycles']} untraced cycles" in card.clock
     if recording[1] is None:
         return
@@ -93,7 +94,7 @@ def test_headline(page: Report, ask: Ask, recording: tuple[str, str | None]) -> 
     assert page.headlines[1].tok_s == f"{weighed['baseline_tok_s']:.1f}"
     assert page.headlines[1].cycle == f"{weighed['baseline_step']['median_ns'] / 1e6:.2f}"
     share = weighed["won_tok_s"] / weighed["baseline_tok_s"]
-    assert f"{abs(share):.0%} {'more' if share > 0 else 'less'} tok/s" in card.verdict
+    assert f"{percent(abs(share), 0)} {'more' if share > 0 else 'less'} tok/s" in card.verdict
     assert f"accept length {weighed['pays_at']:.2f}" in card.verdict
 
 

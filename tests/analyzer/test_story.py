@@ -101,7 +101,7 @@ def test_compare_says_27_percent_and_names_the_variables_first(
         "environment ! NCCL_ALGO: unset -> Ring ! NCCL_P2P_LEVEL: unset -> SYS ! NCCL_PROTO: unset -> LL"
     )
     assert "verify 25.600 18.700 -6.900" in out
-    assert "-27% faster" in out
+    assert "-27 % faster" in out
 
 
 def test_the_sweep_finds_two(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_diagnosis_puts_the_allreduce_first_and_clears_the_draft(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, _ = said(capsys, recorded, "diagnose eagle")
-    assert out.index("all-reduce is latency-bound: 122 calls of 85 us") < out.index("verify is 95.6%")
+    assert out.index("all-reduce is latency-bound: 122 calls of 85 us") < out.index("verify is 95.6 %")
     assert "the draft model cannot win more than 1.210 ms of 27.280 ms" in out
     assert "NCCL_PROTO and NCCL_ALGO are not set" in out
 

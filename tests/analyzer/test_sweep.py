@@ -51,7 +51,10 @@ def test_the_two_ends_predict_the_middle() -> None:
     assert predicted[2]["predicted"] == pytest.approx(93.988, rel=2e-4)
     assert predicted[2]["measured"] is None
     assert predicted[5]["measured"] == pytest.approx(predicted[5]["predicted"], rel=1e-5)
-    assert any("2 draft steps are predicted to be best but were not recorded" in line for line in result.warnings)
+    assert any(
+        "2 draft steps are predicted to be best but were not recorded: record that, too" in line
+        for line in result.warnings
+    )
 
 
 def test_a_margin_within_noise_is_said() -> None:
@@ -73,7 +76,7 @@ def test_any_server_argument_is_an_axis_and_a_missing_one_names_those_there_are(
 def test_values_stand_in_for_what_recordings_do_not_say() -> None:
     bare = [sweep_recording(n, environment={}).trace() for n in (2, 5)]
     assert sweep(bare, over="chunk", values=["8", "4"]).points["x"].to_list() == ["4", "8"]
-    with pytest.raises(UsageError, match="1 values for 2 recordings"):
+    with pytest.raises(UsageError, match="1 value for 2 recordings"):
         sweep(bare, values=["2"])
     with pytest.raises(UsageError, match="draft steps are a number"):
         sweep(bare, values=["two", "five"])
@@ -107,7 +110,18 @@ def test_observed_cycles_are_said_to_be_too_slow() -> None:
 def test_one_recording_predicts_no_other_step_count() -> None:
     result = sweep([first_recording().trace()])
     assert result.predictions.height == 0
-    assert (result.best, result.next_best, result.margin) == ("5", None, None)
+    assert (result.best, result.next_best, result.margin) == (None, None, None)
+    assert any("one setting (draft steps 5) is no sweep" in line for line in result.warnings)
+
+
+def test_the_best_is_better_than_another_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting recorded twice was called better than itself, and a setting alone the best."""
+    draw(sweep([sweep_recording(2, name="a").trace(), sweep_recording(2, name="b").trace()]))
+    assert "best" not in capsys.readouterr().out
+    result = sweep([sweep_recording(n, name=name).trace() for n, name in ((2, "a"), (2, "b"), (5, "c"))])
+    assert {result.best, result.next_best} == {"2", "5"}
+    draw(result)
+    assert f"best: draft steps {result.best}" in capsys.readouterr().out
 
 
 def test_real_recordings_need_their_step_counts_and_refuse_simulated_acceptance(

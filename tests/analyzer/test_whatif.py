@@ -378,7 +378,7 @@ def test_the_command_against_a_recording(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["whatif", two, "--steps", "5", "--against", five]) == 0
     out = capsys.readouterr().out
     assert "waiting for other ranks" in out
-    assert "where they differ by 0.5% of the cycle or more" in out
+    assert "where they differ by 0.5 % of the cycle or more" in out
     assert run(["whatif", two, "--steps", "5", "--against", five, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["against"]["cycle_ns"] == pytest.approx(5_603_811)

@@ -17,6 +17,7 @@ from specanalyze.answers.server_count import REQUEST_SCHEMA, ServerCount, reques
 from specanalyze.answers.wiring import wiring_warnings
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
 from specanalyze.engines.engine import each_rank
+from specanalyze.figures import counted
 from specanalyze.formats.input_path import is_file
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
@@ -324,7 +325,7 @@ def _warned(result: Accepts, environment: Mapping[str, Any]) -> Accepts:
     server = result.server
     if server is not None and server.difference:
         result.warnings.append(
-            f"the {server.told_by} counts {server.completion_tokens} tokens for {server.requests} requests, "
+            f"the {server.told_by} counts {counted(server.completion_tokens, 'token')} for {counted(server.requests, 'request')}, "
             f"the recording {server.recorded_tokens}: {abs(server.difference)} "
             f"{'are missing' if server.difference > 0 else 'too many'}"
         )

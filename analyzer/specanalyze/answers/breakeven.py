@@ -16,6 +16,7 @@ from specanalyze.answers.environment import check_baseline
 from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.answers.positions import accept_length_by_steps, acceptance_by_position
 from specanalyze.attribution.cycles import control_is_another_run, cycle_table, replicas
+from specanalyze.figures import counted
 from specanalyze.trace import Trace
 from specschema.errors import TraceError
 
@@ -228,7 +229,7 @@ def _said(result: BreakEven, trace: Trace, cycles: pl.DataFrame, plain: pl.DataF
         )
     sizes = result.cycle.batch_size, result.step.batch_size
     if None not in sizes and sizes[0] != sizes[1]:
-        said.append(f"batch sizes differ: {sizes[0]} requests in the trace, {sizes[1]} in the baseline")
+        said.append(f"batch sizes differ: {counted(sizes[0], 'request')} in the trace, {sizes[1]} in the baseline")
     if result.accept_length is None:
         said.append(f"the trace does not say what was accepted: where it stands is unknown; {advice(trace, ACCEPTS)}")
     for table, name in ((cycles, result.name), (plain, result.baseline)):

@@ -14,6 +14,7 @@ from specanalyze.answers.medians import median_interval
 from specanalyze.answers.overhead import alike_cycles
 from specanalyze.attribution.cycles import decoding
 from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.figures import counted
 from specschema.phases import IDLE_BUCKETS, PHASE_KEYS
 
 FEW: Final = 5
@@ -126,7 +127,7 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
     if len(untraced) < FEW:
         return withheld(
-            f"only {len(untraced)} untraced {mode} cycles stand beside the traced ones; record a longer answer of the same "
+            f"only {counted(len(untraced), f'untraced {mode} cycle')} beside the traced ones; record a longer answer of the same "
             "request, so that cycles stay outside the windows, or give those of another run with --cycles FILE"
         )
     if traced < (1 - ODD_SHARE) * inside:

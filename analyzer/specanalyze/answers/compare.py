@@ -21,6 +21,7 @@ from specanalyze.answers.environment import (
 )
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import resampled_medians
+from specanalyze.figures import percent
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
 from specschema.phases import BUCKETS, IDLE_BUCKETS
@@ -327,7 +328,7 @@ def regressions(result: Comparison, above: float) -> list[str]:
         what = "the cycle" if row["scope"] == "cycle" else f"{row['phase']} {row['bucket']}"
         share = row["change_ns"] / cycle["before_ns"]
         lines.append(
-            f"{what} is slower by {row['change_ns'] / 1e6:.3f} ms, {share:.1%} of a cycle (more than {above:.1%})"
+            f"{what} is slower by {row['change_ns'] / 1e6:.3f} ms, {percent(share)} of a cycle (more than {percent(above)})"
         )
     return lines
 

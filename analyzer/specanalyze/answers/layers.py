@@ -17,6 +17,7 @@ from specanalyze.attribution.analysis import WindowAnalysis, analyse_rank
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.columns import Ints, integers, texts
 from specanalyze.engines.engine import each_rank
+from specanalyze.figures import counted
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, PHASE_KEYS
@@ -93,7 +94,9 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
             f"{other}, or record eager work with --windows modules"
         )
     if not table.height:
-        raise TraceError(f"no {phase} replay of {trace.name} fits its node map ({replays} replays looked at)")
+        raise TraceError(
+            f"no {phase} replay of {trace.name} fits its node map ({counted(replays, 'replay')} looked at)"
+        )
     return Layers(table.sort("rank", maintain_order=True), phase, placed, replays, unplaced_ns, list(trace.warnings))
 
 

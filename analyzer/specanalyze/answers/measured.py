@@ -24,6 +24,7 @@ from specanalyze.attribution.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.attribution.waits import Communication, Waits, communication_of, match
 from specanalyze.engines.engine import ranks_of
+from specanalyze.figures import percent
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError
 from specschema.kernel_classes import classify
@@ -192,7 +193,7 @@ class Measured:
         if self.stall_share <= STALLS:
             return []
         return [
-            f"{self.trace.name}: the mean cycle is {self.stall_share:.0%} longer than the median: a few cycles stall; cycle and tok/s "
+            f"{self.trace.name}: the mean cycle is {percent(self.stall_share, 0)} longer than the median: a few cycles stall; cycle and tok/s "
             "here are those of the median cycle"
         ]
 

@@ -15,6 +15,7 @@ from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
 from specanalyze.columns import of_kind
 from specanalyze.engines.engine import each_rank
+from specanalyze.figures import percent
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError
 
@@ -238,7 +239,7 @@ def _share(of: Interval | None) -> str:
     if of is None:
         return "?"
     bounds = "" if of.low is None or of.high is None else f" ({of.low * 100:.1f} to {of.high * 100:.1f})"
-    return f"{of.value * 100:.1f} %{bounds}"
+    return f"{percent(of.value)}{bounds}"
 
 
 def overhead_json(result: Overhead) -> dict[str, Any]:

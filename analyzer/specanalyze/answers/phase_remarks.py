@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from specanalyze.attribution.cycles import DECODING
+from specanalyze.figures import change, counted
+
 if TYPE_CHECKING:
     from specanalyze.answers.phases_report import PhaseReport
 
@@ -26,7 +29,7 @@ def remarks(report: PhaseReport, views: pl.DataFrame) -> list[str]:
 def _clock(report: PhaseReport) -> list[str]:
     traced, untraced = report.traced, report.untraced
     if not untraced.cycles and not traced.cycles:
-        return ["no cycle has a known step, so no tok/s and no inter-token latency"]
+        return [_no_pace(report)]
     if not untraced.cycles:
         return [
             "every cycle was traced: tok/s, inter-token latency and all host times are distorted by observing; record a longer "
@@ -39,11 +42,24 @@ def _clock(report: PhaseReport) -> list[str]:
         inside, outside = traced.step_ns[1], untraced.step_ns[1]
         said.append(
             f"observing: a cycle takes {inside / 1e6:.2f} ms inside the windows and {outside / 1e6:.2f} ms outside "
-            f"({inside / outside - 1:+.0%}); device-busy times hold, launches, gaps and host times of the windows do not"
+            f"({change(inside / outside - 1)}); device-busy times hold, launches, gaps and host times of the windows do not"
         )
     if untraced.tok_s_request is None:
         said.append("no tok/s: the recording does not say how many tokens its untraced cycles committed")
     return said
+
+
+def _no_pace(report: PhaseReport) -> str:
+    """Why there is no speed, and what would give one."""
+    mine = report.cycles.filter(pl.col("rank").is_in(report.counted))
+    decode = mine.filter(pl.col("mode").is_in(DECODING)).height
+    if decode == 0:
+        why = f"none of the {counted(mine.height, 'cycle')} on record decodes: record while a request is answered"
+    elif decode == 1:
+        why = "one decode cycle is on record, and a step lasts until the next one begins: record several in a row (--windows record=40)"
+    else:
+        why = f"no two of the {decode} decode cycles on record follow each other: record several in a row (--windows record=40)"
+    return f"speed is unknown (tok/s, inter-token latency): {why}, or give a log of cycles with --cycles FILE"
 
 
 def _asynchronous(report: PhaseReport, views: pl.DataFrame) -> list[str]:

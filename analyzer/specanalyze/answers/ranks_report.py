@@ -17,6 +17,7 @@ from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.attribution.wait_table import last_to_arrive, wait_json
 from specanalyze.attribution.waits import Communication, Waits, match, rank_communication
 from specanalyze.engines.engine import each_rank
+from specanalyze.figures import counted
 from specanalyze.trace import RankSource, Trace
 
 
@@ -70,7 +71,7 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
     unsized = collectives.filter(pl.col("replay").is_not_null(), pl.col("elements").is_null())
     if unsized.height and unsized.height < collectives.height:
         warnings.append(
-            f"size of {unsized.get_column('collective').n_unique()} collectives unknown: their replays fit captured graphs of several "
+            f"size of {counted(unsized.get_column('collective').n_unique(), 'collective')} unknown: the replays fit captured graphs of several "
             "batch sizes, or the map does not tell it"
         )
     return RanksReport(result, waits, hosts, world, warnings, collective_speeds(collectives, limit))
@@ -136,7 +137,7 @@ def _wait_warnings(waits: Waits, have: int, world: int | None) -> list[str]:
         listed = ", ".join(f"rank {r}" for r in sorted(set(ranks)))
         said.append(f"collective Seq {seq}: no record of {listed}; its waits are lower bounds")
     if len(by_seq) > 5:
-        said.append(f"{len(by_seq) - 5} more collectives lack a rank; their waits are lower bounds")
+        said.append(f"{counted(len(by_seq) - 5, 'more collective')} without all ranks; their waits are lower bounds")
     if world is not None and have < world:
         said.append(f"{have} of {world} ranks are in this recording; a missing rank may be the one the others wait for")
     lost = sum(waits.unmatched.values())

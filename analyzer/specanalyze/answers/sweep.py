@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
+from specanalyze.answers.best_setting import Tried, best_setting, in_order, no_best
 from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
 from specanalyze.answers.environment import argument, differences, environment_of
 from specanalyze.answers.line_fit import fit_lines
@@ -17,6 +18,7 @@ from specanalyze.answers.measured import Measured, acceptance_of, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.wiring import simulated
+from specanalyze.figures import are, counted, were
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS
@@ -77,9 +79,9 @@ class Sweep:
         fit: see FIT_SCHEMA; empty where all points verify equally many tokens.
         fit_points: points the line goes through.
         predictions: see PREDICTION_SCHEMA; empty where accepts are unknown or only one step count was recorded.
-        best: x of the highest measured tok/s; None where tok/s is unknown.
-        next_best: x of the second.
-        margin: share by which the best beats the next; None with one point.
+        best: x of the highest measured tok/s; None where fewer than two settings have a known one.
+        next_best: x of the second, another one; None where best is.
+        margin: share by which the best beats the next; None where best is.
         clear: whether the margin is beyond noise.
         warnings: one line each.
     """
@@ -124,7 +126,9 @@ def sweep(
         TraceError: a recording does not say the setting, or does not speculate.
     """
     if values is not None and len(values) != len(traces):
-        raise UsageError(f"--values: {len(values)} values for {len(traces)} recordings; give one each, in their order")
+        raise UsageError(
+            f"--values: {counted(len(values), 'value')} for {counted(len(traces), 'recording')}; give one each, in their order"
+        )
     return sweep_measured(measure_each(traces, phase_map), over, values)
 
 
@@ -149,7 +153,7 @@ def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values
         recordings.append(m)
         points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
         warnings += m.trace.warnings + m.stalls()
-    points.sort(key=lambda p: _order(p.row["x"]))
+    points.sort(key=lambda p: in_order(p.row["x"]))
     fit, used, said_of_fit = _fit(points)
     warnings += said_of_fit + _other_differences(recordings, over)
     if not all(m.controlled for m in recordings):
@@ -162,17 +166,22 @@ def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values
         )
     table = pl.DataFrame([p.row for p in points], schema=POINT_SCHEMA)
     predictions, said_of_steps = _predictions(recordings, table) if over == DRAFT_STEPS else (_no_predictions(), [])
-    best, second, margin, clear = _best(points)
+    tried = [Tried(p.row["x"], p.row["tokens_per_second"], p.speeds) for p in points]
+    best = best_setting(tried)
+    if best is None and any(t.speed for t in tried):
+        warnings.append(no_best(tried, over))
     return Sweep(
-        over, table, fit, used, predictions, best, second, margin, clear, list(dict.fromkeys(warnings + said_of_steps))
+        over=over,
+        points=table,
+        fit=fit,
+        fit_points=used,
+        predictions=predictions,
+        best=None if best is None else best.x,
+        next_best=None if best is None else best.next_x,
+        margin=None if best is None else best.margin,
+        clear=best is not None and best.clear,
+        warnings=list(dict.fromkeys(warnings + said_of_steps)),
     )
-
-
-def _order(x: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(x), x)
-    except ValueError:
-        return (1, 0.0, x)
 
 
 def _setting(m: Measured, over: str, said: str | None) -> str:
@@ -343,25 +352,11 @@ def _predictions(recordings: Sequence[Measured], points: pl.DataFrame) -> tuple[
     top = table.sort("predicted", descending=True).row(0, named=True)
     said = []
     if top["measured"] is None:
-        said.append(f"{top['draft_steps']} draft steps are predicted to be best but were not recorded: record them")
+        said.append(
+            f"{counted(top['draft_steps'], 'draft step')} {are(top['draft_steps'])} predicted to be best but "
+            f"{were(top['draft_steps'])} not recorded: record that, too"
+        )
     return table, said
-
-
-def _best(points: Sequence[_Point]) -> tuple[str | None, str | None, float | None, bool]:
-    """x of the highest and the second highest measured tok/s, the margin, and whether it is beyond noise."""
-    known = sorted((p for p in points if p.row["tokens_per_second"]), key=lambda p: -p.row["tokens_per_second"])
-    if not known:
-        return None, None, None, False
-    if len(known) == 1:
-        return known[0].row["x"], None, None, False
-    first, second = known[:2]
-    margin = first.row["tokens_per_second"] / second.row["tokens_per_second"] - 1
-    clear = False
-    if first.speeds is not None and second.speeds is not None:
-        # The two recordings are drawn with the same seed; shuffling one makes them independent.
-        apart = first.speeds - np.random.default_rng(0).permutation(second.speeds)
-        clear = bool(np.quantile(apart, 0.005) > 0)
-    return first.row["x"], second.row["x"], margin, clear
 
 
 def sweep_json(result: Sweep) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from typing import Any
 import polars as pl
 
 from specanalyze.answers.breakdown import Breakdown, assemble
+from specanalyze.answers.cycle_numbering import numberings
 from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.engines.engine import each_rank
+from specanalyze.figures import percent
 from specanalyze.trace import RankSource, Trace
 
 SCHEMA = {"check": pl.String, "rank": pl.String, "result": pl.String, "detail": pl.String}
@@ -65,7 +67,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
                 f"{coverage['with_gpu_records']} of {coverage['graph_launches']}",
             ),
             ("device work has a launch call", r.key, not r.unattributed[0], f"{r.unattributed[0]} without"),
-            ("kernel names known", r.key, share < 0.01, f"{share * 100:.2f} % of device time unclassified"),
+            ("kernel names known", r.key, share < 0.01, f"{percent(share, 2)} of device time unclassified"),
             (
                 "clocks agree",
                 r.key,
@@ -74,6 +76,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
             ),
             ("ranges nest", r.key, not r.crossing, f"{sum(r.crossing.values())} cross"),
         ]
+    rows += [("cycles numbered alike", n.rank, n.alike, n.detail) for n in numberings(trace, result.ranks)]
     frame = pl.DataFrame(
         [(check, rank, "ok" if fine else "warning", detail) for check, rank, fine, detail in rows],
         schema=SCHEMA,

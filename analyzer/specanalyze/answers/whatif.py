@@ -15,6 +15,7 @@ from specanalyze.answers.draft_length import Lengths
 from specanalyze.answers.environment import tensor_parallel
 from specanalyze.answers.measured import Measured, measure
 from specanalyze.answers.prediction_check import PredictionCheck, check_prediction, prediction_check_json
+from specanalyze.figures import percent
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
@@ -179,7 +180,7 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
     waiting = sum(row.get(b, 0.0) for row in now.values() for b in ("launch", "host")) + max(rest, 0.0)
     if waiting > HOST_BOUND_SHARE * before and busy_change:
         state.assumptions.append(
-            f"the device is what the cycle waits for; but {waiting / before:.0%} of the cycle is launch and host time, and where the "
+            f"the device is what the cycle waits for; but {percent(waiting / before, 0)} of the cycle is launch and host time, and where the "
             "host is the slower one, device time saved or added changes nothing (one end of the bounds, which do not hold what "
             "another start of the server changes)"
         )

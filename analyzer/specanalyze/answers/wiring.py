@@ -8,6 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.answers.environment import argument, variables
+from specanalyze.figures import counted, percent
 
 ENOUGH_STEPS: Final = 20
 """Fewer verify steps than this prove nothing."""
@@ -46,7 +47,7 @@ def wiring_warnings(steps: pl.DataFrame, positions: pl.DataFrame, environment: M
     length = steps.get_column("committed").mean()
     if isinstance(length, float) and length <= HARDLY_ANY:
         said.append(
-            f"accept length {length:.2f} over {steps.height} verify steps is close to 1: hardly any draft is accepted. A draft "
+            f"accept length {length:.2f} over {counted(steps.height, 'verify step')} is close to 1: hardly any draft is accepted. A draft "
             "wired wrongly looks like this: check that it was trained for this target, which hidden layers feed it, "
             "its vocabulary map and its positions"
         )
@@ -57,12 +58,12 @@ def wiring_warnings(steps: pl.DataFrame, positions: pl.DataFrame, environment: M
         rest = sum(later) / len(later)
         if first < FAR_BELOW * rest:
             said.append(
-                f"the first draft position is accepted {first * 100:.0f} %, the later ones {rest * 100:.0f} % once reached: a first "
+                f"the first draft position is accepted {percent(first, 0)}, the later ones {percent(rest, 0)} once reached: a first "
                 "draft that is worse than the ones built on it points to a wrong hidden state or token at the start of the draft"
             )
         elif conditional[1] < COLLAPSE * first:
             said.append(
-                f"the first draft position is accepted {first * 100:.0f} %, the second {conditional[1] * 100:.0f} % once reached: "
+                f"the first draft position is accepted {percent(first, 0)}, the second {percent(conditional[1], 0)} once reached: "
                 "drafts beyond the first see wrong input (the draft's own hidden state, its KV cache, or positions)"
             )
     depth = argument(environment, "speculative_eagle_topk", "eagle_topk")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.figures import are, counted, were
 from specanalyze.phase_names import resembled, resembling
 
 _NAMES: Final = 4
@@ -41,11 +42,11 @@ def breakdown_warnings(rank: RankBreakdown, phase: str) -> list[str]:
     if not rank.device_ns:
         said.append(f"{name}: {NO_DEVICE_WORK}; all its time shows as host, which says nothing about the device")
     if rank.invalid:
-        said.append(f"{name}: {rank.invalid} invalid device rows without a usable time were dropped")
+        said.append(f"{name}: {counted(rank.invalid, 'invalid device row')} without a usable time dropped")
     if rank.cut:
         said.append(
-            f"{name}: {rank.cut} activities ran past three or more later starts of their stream; "
-            "their impossible durations were cut at the next start"
+            f"{name}: {counted(rank.cut, 'activity')} ran past three or more later starts of their stream; "
+            "the impossible duration of each was cut at the next start"
         )
     coverage = rank.coverage(phase)
     lost = coverage["graph_launches"] - coverage["with_gpu_records"]
@@ -57,28 +58,28 @@ def breakdown_warnings(rank: RankBreakdown, phase: str) -> list[str]:
     if rank.outside[0]:
         count, ns = rank.outside
         said.append(
-            f"{name}: {count} device activities ({ns / 1e6:.3f} ms) were launched outside every phase range: shown as outside"
+            f"{name}: {counted(count, 'device activity')} ({ns / 1e6:.3f} ms) {were(count)} launched outside every phase range: shown as outside"
         )
     if rank.unattributed[0]:
         count, ns = rank.unattributed
         said.append(
-            f"{name}: {count} device activities ({ns / 1e6:.3f} ms): their launch call was not recorded; shown as unattributed"
+            f"{name}: {counted(count, 'device activity')} ({ns / 1e6:.3f} ms) whose launch call was not recorded; shown as unattributed"
         )
     for kernel, count in list(rank.unknown_communication.items())[:3]:
         said.append(
-            f"{name}: {count} activities of {kernel.partition('(')[0]} are communication of unknown operation: shown as other "
+            f"{name}: {counted(count, 'activity')} of {kernel.partition('(')[0]} {are(count)} communication of unknown operation: shown as other "
             "communication; a recording with collective arguments (eager, CPU activity) would tell"
         )
     for reason, words in (
-        ("other_count", "have another number of activities than any captured graph"),
-        ("other_names", "contradict the node map by their kernels"),
+        ("other_count", "with another number of activities than any captured graph"),
+        ("other_names", "whose kernels contradict the node map"),
     ):
         count = rank.node_map.get(reason, 0)
         if count:
-            said.append(f"{name}: {count} graph replays {words}: classes there are by name")
+            said.append(f"{name}: {counted(count, 'graph replay')} {words}: classes there are by name")
     for (earlier, later), count in rank.crossing.items():
         said.append(
-            f"{name}: {count} ranges of {earlier} and {later} cross without nesting; an instant in both goes to {later}, "
+            f"{name}: {counted(count, 'range')} of {earlier} and {later} crossed without nesting; an instant in both goes to {later}, "
             "which started last"
         )
     if rank.lead_ns > 0:

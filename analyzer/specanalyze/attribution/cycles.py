@@ -148,7 +148,7 @@ def replicas(trace: Trace, table: pl.DataFrame) -> list[str]:
     known = table.group_by("rank").agg(pl.col("accept_lengths").is_not_null().sum().alias("n"))
     accepts = dict(zip(known["rank"], known["n"], strict=True))
     chosen: dict[Any, str] = {}
-    coordinates = _data_coordinates(trace)
+    coordinates = data_coordinates(trace)
     for key in keys:
         place = coordinates.get(key)
         if place is None:
@@ -185,7 +185,7 @@ def decoding(table: pl.DataFrame) -> pl.DataFrame:
     return table.filter(pl.col("mode").is_in(DECODING))
 
 
-def _data_coordinates(trace: Trace) -> dict[str, Any]:
+def data_coordinates(trace: Trace) -> dict[str, Any]:
     """Rank key -> data-parallel coordinate, where the recording tells it."""
     found: dict[str, Any] = {}
     for entry in trace.metadata.get("ranks") or ():

@@ -63,6 +63,7 @@ def env(
     trace = open_for(traces, salvage=salvage, device=None)
     import polars as pl
 
+    from specanalyze.render.recording_name import short_name
     from specanalyze.render.terminal import console, notes, table
 
     sections = {name: value for name, value in trace.metadata.items() if name != "schema_version"}
@@ -71,7 +72,7 @@ def env(
     def show() -> None:
         columns = [("name", "left"), ("value", "left")]
         kept, said = shown(pairs)
-        console().print(f"{trace.name}: what ran", style="bold")
+        console().print(f"{short_name(trace.name)}: what ran", style="bold")
         for section in sorted(
             (name for name, value in sections.items() if value), key=lambda name: name != "environment"
         ):

@@ -20,6 +20,7 @@ from specanalyze.commands.options import (
     phase_map_of,
 )
 from specanalyze.commands.output_path import refuse_unwritable
+from specanalyze.figures import counted
 
 
 def export(
@@ -70,8 +71,8 @@ def export(
         )
     else:
         for path in done.files:
-            typer.echo(f"{path}: {path.stat().st_size} bytes")
-        typer.echo(f"{done.events} events of {len(trace.sources)} rank(s)")
+            typer.echo(f"{path}: {counted(path.stat().st_size, 'byte')}")
+        typer.echo(f"{counted(done.events, 'event')} of {counted(len(trace.sources), 'rank')}")
         for note in done.notes:
             typer.echo(f"· {note}")
     warn(trace.warnings)

@@ -42,17 +42,19 @@ def validate(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
     from specanalyze.answers.validate import validate as check
+    from specanalyze.render.recording_name import short_name
     from specanalyze.render.terminal import console, table
 
     frame, result = check(trace, mapping)
 
     def show() -> None:
+        read = "what is left of it" if any(line.startswith("lost:") for line in result.warnings) else "read whole"
         columns = [("", "left"), ("rank", "left"), ("check", "left"), ("found", "left")]
         rows = [
             ["ok" if r["result"] == "ok" else "!", r["rank"], r["check"], r["detail"]]
             for r in frame.iter_rows(named=True)
         ]
-        console().print(table(f"{trace.name}: read whole", columns, rows))
+        console().print(table(f"{short_name(trace.name)}: {read}", columns, rows))
 
     deliver(
         lambda: frame,

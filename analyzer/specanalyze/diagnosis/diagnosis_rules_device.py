@@ -8,6 +8,7 @@ import polars as pl
 
 from specanalyze.answers.measured import Measured
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
+from specanalyze.figures import percent
 from specschema.phases import COMPUTE_BUCKETS, DEVICE_BUCKETS
 
 VERIFY_BOUND_SHARE: Final = 0.80
@@ -48,7 +49,7 @@ def verify_bound(s: Subject) -> Answer:
     rest = total - phases["verify"]
     parts = sorted(((ns, b) for b, ns in s.cells["verify"].items() if ns), reverse=True)[:4]
     return Found(
-        f"verify is {share:.1%} of the phases' device-view time: the draft model cannot win more than {ms(rest)} of {ms(total)}",
+        f"verify is {percent(share)} of the phases' device-view time: the draft model cannot win more than {ms(rest)} of {ms(total)}",
         (
             ", ".join(f"{p} {ms(ns)}" for p, ns in phases.items()) + f"; the cycle, start to start: {ms(s.step_ns)}",
             "verify: " + ", ".join(f"{b} {ms(ns)}" for ns, b in parts),
@@ -71,7 +72,7 @@ def allreduce_latency(s: Subject) -> Answer:
         return None
     known = "transfer, waiting taken off" if share is not None else "waiting included: one rank was recorded"
     evidence = [
-        f"{count:.0f} all-reduces a forward, {each / 1000:.1f} us each ({known}), {exposed / forward:.1%} of {s.main}",
+        f"{count:.0f} all-reduces a forward, {each / 1000:.1f} us each ({known}), {percent(exposed / forward)} of {s.main}",
         f"a small all-reduce on NVLink takes about {FAST_ALLREDUCE_NS / 1000:.0f} us or less",
     ]
     confidence = MEDIUM if share is not None else LOW
@@ -182,7 +183,7 @@ def sampling_on_path(s: Subject) -> Answer:
     rows = s.m.kernels.filter(pl.col("subclass").is_in(list(TREE_SUBCLASSES)))
     top = rows.group_by("name").agg(pl.col("exposed_ns").sum()).sort("exposed_ns", descending=True).head(3)
     return Found(
-        f"sampling and tree building stand on the critical path: {ms(ns)} a cycle, {share:.1%}",
+        f"sampling and tree building stand on the critical path: {ms(ns)} a cycle, {percent(share)}",
         ("largest: " + ", ".join(name.split("<")[0].split("(")[0] for name in top["name"].to_list()),),
         MEDIUM,
         ns,
@@ -214,7 +215,7 @@ def clocks_throttled(s: Subject) -> Answer:
         evidence.append(f"throttle reasons: {', '.join(str(r) for r in reasons)}")
     compute = sum(s.ns(b) for b in COMPUTE_BUCKETS)
     return Found(
-        f"the GPU runs at {slowest:.0%} of its clock",
+        f"the GPU runs at {percent(slowest, 0)} of its clock",
         tuple(evidence),
         MEDIUM if reasons else LOW,
         compute * (1 - slowest) if reasons else None,
@@ -237,7 +238,7 @@ def unclassified(s: Subject) -> Answer:
             names[name] = names.get(name, 0) + ns
     top = sorted(names, key=lambda n: -names[n])[:3]
     return Found(
-        f"{share:.0%} of the device time is in kernels that no rule knows: findings about classes may be wrong",
+        f"{percent(share, 0)} of the device time is in kernels that no rule knows: findings about classes may be wrong",
         (f"largest: {', '.join(n[:60] for n in top)}",),
         HIGH,
     )

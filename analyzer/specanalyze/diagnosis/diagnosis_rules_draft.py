@@ -12,6 +12,7 @@ from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whatif import DRAFT_PHASES, Changes, predict
 from specanalyze.answers.wiring import simulated, wiring_warnings
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
+from specanalyze.figures import percent
 from specschema.phases import COMMUNICATION_BUCKETS
 
 DRAFT_COMMUNICATION_SHARE: Final = 0.10
@@ -39,7 +40,7 @@ def draft_allreduce(s: Subject) -> Answer:
     compute = sum(s.ns(b, *phases) for b in ("attention", "moe", "gemm"))
     win = talk - compute * (size - 1)
     evidence = (
-        f"draft and re-extend take {ms(total)} a cycle, {ms(talk)} of it communication ({talk / total:.0%})",
+        f"draft and re-extend take {ms(total)} a cycle, {ms(talk)} of it communication ({percent(talk / total, 0)})",
         f"on one GPU its {ms(compute)} of compute would take up to {size} times as long",
     )
     if win <= 0:

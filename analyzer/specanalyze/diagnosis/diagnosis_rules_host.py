@@ -19,6 +19,7 @@ from specanalyze.diagnosis.diagnosis_rule import (
     Subject,
     ms,
 )
+from specanalyze.figures import counted, percent
 from specschema.phases import COMPUTE_BUCKETS, IDLE_BUCKETS
 
 IDLE_SHARE: Final = 0.15
@@ -38,7 +39,7 @@ def idle_gaps(s: Subject) -> Answer:
         if traced < IDLE_SHARE * s.m.step_ns:
             return None
         return Found(
-            f"the device idles {traced / s.m.step_ns:.0%} of the observed cycle",
+            f"the device idles {percent(traced / s.m.step_ns, 0)} of the observed cycle",
             (f"{ms(traced)} of {ms(s.m.step_ns)}, both as observed",),
             LOW,
             withheld=NO_CONTROL,
@@ -54,7 +55,7 @@ def idle_gaps(s: Subject) -> Answer:
     named["host between phases and cycles"] = between
     worst = max(named, key=lambda k: named[k])
     return Found(
-        f"the device idles {share:.0%} of the untraced cycle, the largest part of it: {worst}",
+        f"the device idles {percent(share, 0)} of the untraced cycle, the largest part of it: {worst}",
         (
             f"cycle {ms(s.step_ns)} untraced, device busy {ms(s.busy_ns)}, idle {ms(idle)}",
             "estimate (idle scaled to the untraced cycle): " + ", ".join(f"{k} {ms(v)}" for k, v in named.items() if v),
@@ -71,7 +72,7 @@ def eager_verify(s: Subject) -> Answer:
     if replays or all(r.device == "cpu" for r in s.m.breakdown.ranks):
         return None
     idle = sum(s.ns(b, s.main) for b in IDLE_BUCKETS)
-    evidence = [f"no graph launch in {main.height} {s.main} instances"]
+    evidence = [f"no graph launch in {counted(main.height, f'{s.main} instance')}"]
     if s.m.controlled:
         evidence.append(
             f"{ms(idle)} of {ms(s.phase_ns(s.main))} is launch and host time (calibrated to untraced cycles)"
@@ -94,7 +95,7 @@ def graph_padding(s: Subject) -> Answer:
     compute = sum(s.ns(b, s.main) for b in COMPUTE_BUCKETS)
     worst = int(np.argmax(graph - batch))
     return Found(
-        f"graphs are padded: {padded:.0%} of the rows that {s.main} computes belong to no request",
+        f"graphs are padded: {percent(padded, 0)} of the rows that {s.main} computes belong to no request",
         (
             f"mean batch {batch.mean():.2f} in graphs for {graph.mean():.2f}; at worst {batch[worst]:.0f} in {graph[worst]:.0f}",
             "at most the padded rows' share of compute is won; where weights bound it, less",

@@ -21,6 +21,7 @@ from specanalyze.diagnosis.diagnosis_rule import (
     Subject,
     ms,
 )
+from specanalyze.figures import percent
 from specschema.phases import COMMUNICATION_BUCKETS, IDLE_BUCKETS
 
 WAIT_SHARE: Final = 0.05
@@ -59,9 +60,9 @@ def straggler(s: Subject) -> Answer:
     mine = caused.filter(pl.col("late") == late)
     first = float(mine.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / ns
     evidence = (
-        f"the other ranks wait {ms(wait)} a cycle and rank for it; rank {late} is last for {share:.0%} of all waiting time "
+        f"the other ranks wait {ms(wait)} a cycle and rank for it; rank {late} is last for {percent(share, 0)} of all waiting time "
         "(`ranks` counts instead: last in so many of the collectives)",
-        f"{first:.0%} of this waiting is at the first collective of a graph"
+        f"{percent(first, 0)} of this waiting is at the first collective of a graph"
         + (": the rank's host is late, not its GPU" if first > 0.5 else ": its device work is slower"),
     )
     title = f"rank {late} is a straggler: the others wait {ms(wait)} a cycle for it"

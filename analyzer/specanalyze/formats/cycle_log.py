@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import msgspec
 import polars as pl
 
+from specanalyze.figures import counted
 from specanalyze.formats import bounded_json
 from specanalyze.formats.event_frame import DTYPES, main_thread, table
 from specschema.errors import TraceError
@@ -101,7 +102,7 @@ def add_cycles(
         rows = rows.filter(~pl.col("inside"))  # the trace's own ranges stand for them
     edge = rows.filter(~pl.col("inside") & ~pl.col("outside"))
     if edge.height and ranges.height:
-        warnings.append(f"{file}: {edge.height} ranges cross the edge of the recording and were left out")
+        warnings.append(f"{file}: {counted(edge.height, 'range')} across the edge of the recording left out")
     rows = rows.filter(pl.col("inside") | (pl.col("outside") & control)).join(
         results.select("cycle", accepted_draft_tokens="accepted"), on="cycle", how="left", maintain_order="left"
     )

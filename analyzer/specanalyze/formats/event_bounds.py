@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from specanalyze.figures import counted
 from specanalyze.formats.plain_text import plain_columns
 from specanalyze.trace import RankTrace
 from specschema.errors import TraceError
@@ -44,8 +45,8 @@ def bounded(trace: RankTrace, *, salvage: bool = False) -> tuple[RankTrace, list
     if impossible.any():
         device = int((impossible & events["kind"].cast(pl.String).is_in(DEVICE_KINDS)).sum())
         lines.append(
-            f"{file}: {int(impossible.sum())} events have a negative duration or one above {LONGEST_NS // 10**9 // 86400} days: "
-            f"taken as unknown ({device} of them are device work, which counts as invalid)"
+            f"{file}: {counted(int(impossible.sum()), 'event')} with a negative duration or one above {LONGEST_NS // 10**9 // 86400} days: "
+            f"taken as unknown ({device} of device work, which counts as invalid)"
         )
         events = events.with_columns(pl.when(~impossible).then(length).alias("dur_ns"))
     if events["name"].null_count():

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from specanalyze.figures import counted, were
 from specanalyze.formats import nsys_tables as nsys
 from specanalyze.formats.event_frame import count_kinds, table
 from specanalyze.formats.nsys_device import device_work, launches, texts
@@ -249,17 +250,17 @@ def _read(process: _Process, key: str, warnings: list[str], *, device: str | Non
     said = list(tables.lost)
     if work.whole_replays:
         said.append(
-            f"rank {key}: {work.whole_replays} graph replays were recorded as a whole, without their kernels: shown as graph_unresolved, "
+            f"rank {key}: {counted(work.whole_replays, 'graph replay')} {were(work.whole_replays)} recorded as a whole, without kernels: shown as graph_unresolved, "
             "and no class of kernel is known in them; record with nsys profile --cuda-graph-trace=node for a breakdown"
         )
     if ranges.open:
         said.append(
-            f"rank {key}: {ranges.open} ranges were still open when the recording ended: not recognised as phases"
+            f"rank {key}: {counted(ranges.open, 'range')} {were(ranges.open)} still open when the recording ended: not recognised as phases"
         )
     if ranges.asynchronous:
         phases = f" (among them {', '.join(ranges.asynchronous_phases[:4])})" if ranges.asynchronous_phases else ""
         said.append(
-            f"rank {key}: {ranges.asynchronous} start/end ranges{phases} belong to no thread's stack and are left out: phases are push/pop ranges"
+            f"rank {key}: {counted(ranges.asynchronous, 'start/end range')}{phases} of no thread's stack left out: phases are push/pop ranges"
         )
     warnings += [line for line in said if line not in warnings]
     has_work = count_kinds(events)[1] > 0

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import polars as pl
 
+from specanalyze.figures import counted, were
 from specanalyze.formats import nsys_tables as nsys
 from specschema.errors import TraceError
 
@@ -180,7 +181,7 @@ class SqliteTables:
             if not self._salvage:
                 raise
             read = sum(frame.height for frame in frames)
-            line = f"lost: {error}; {read} rows of {table} were read before it"
+            line = f"lost: {error}; {counted(read, 'row')} of {table} {were(read)} read before it"
             if line not in self.lost:
                 self.lost.append(line)
         return pl.concat(frames) if frames else nsys.empty(columns)

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import polars as pl
 import pyarrow.parquet as pq
 
+from specanalyze.figures import counted, were
 from specanalyze.formats import rank_tables
 from specanalyze.formats.compact_parquet import compact_rank
 from specanalyze.formats.event_frame import DTYPES, table
@@ -116,7 +117,7 @@ def _is_empty(window: dict[str, Any]) -> bool:
 def _empty_window(window: dict[str, Any]) -> str:
     return (
         f"rank {window.get('rank', '?')}, window {window.get('window')}: no device activity was recorded although "
-        f"{window['graph_replays']} graphs were replayed; its phases have host time only, not an idle device"
+        f"{counted(window['graph_replays'], 'graph')} {were(window['graph_replays'])} replayed; its phases have host time only, not an idle device"
     )
 
 
@@ -265,7 +266,7 @@ def _read_group(
         arrow = bare(whole.read_row_group(group, columns=columns))  # polars trusts what it is given
     except DAMAGED as error:
         rows = file.parquet.row_group(group).num_rows
-        lost = f"{file.path.name}: row group {group} of rank {rank.key} ({rows} rows) is damaged ({reason(error)})"
+        lost = f"{file.path.name}: row group {group} of rank {rank.key} ({counted(rows, 'row')}) is damaged ({reason(error)})"
         if not salvage:
             raise TraceError(f"{lost}; --salvage reads the others") from error
         if f"lost: {lost}" not in warnings:

@@ -6,8 +6,9 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.accept import Accepts
+from specanalyze.figures import counted, percent
 from specanalyze.render.recording_name import short_name
-from specanalyze.render.terminal import console, notes, percent, share_bar, table
+from specanalyze.render.terminal import console, notes, share_bar, table
 
 ROWS = 40
 """Longer tables are cut here; --output writes all of it."""
@@ -29,7 +30,11 @@ def draw(result: Accepts, frame: pl.DataFrame, by: str) -> None:
                 ),
                 ("accepted draft tokens", f"{result.accepted_draft_tokens:.3f}", "accept length - 1"),
                 ("draft accept rate", percent(rate), "accepted / drafted, as the verifier counts"),
-                ("verify steps", str(result.verify_steps), f"they committed {result.committed_tokens} tokens"),
+                (
+                    "verify steps",
+                    str(result.verify_steps),
+                    f"they committed {counted(result.committed_tokens, 'token')}",
+                ),
             ),
         )
     )
@@ -94,7 +99,7 @@ def _groups(frame: pl.DataFrame) -> tuple[list[tuple[str, str]], list[tuple[str 
 def _remarks(result: Accepts, frame: pl.DataFrame) -> list[str]:
     said = []
     if frame.height > ROWS:
-        said.append(f"{frame.height - ROWS} more rows: --output FILE.csv writes them all")
+        said.append(f"{counted(frame.height - ROWS, 'more row')}: --output FILE.csv writes them all")
     if result.excluded:
         listed = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.excluded.items())
         said.append(f"no verify steps, left out: {listed}")
@@ -103,6 +108,6 @@ def _remarks(result: Accepts, frame: pl.DataFrame) -> list[str]:
         said.append("the server's own count is not in this recording")
     elif not server.difference:
         said.append(
-            f"equal to the {server.told_by}'s own count: {server.completion_tokens} tokens of {server.requests} requests"
+            f"equal to the {server.told_by}'s own count: {counted(server.completion_tokens, 'token')} of {counted(server.requests, 'request')}"
         )
     return said

@@ -11,7 +11,8 @@ from rich.text import Text
 from specanalyze.answers.breakdown import Breakdown
 from specanalyze.answers.calibration import Calibration
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+from specanalyze.figures import change, counted, percent
+from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.phases import BUCKETS
 
 ROWS: tuple[tuple[str, str], ...] = (
@@ -88,7 +89,7 @@ def _observed(calibration: Calibration) -> str:
     if traced is not None:
         effect = (
             f"observing made the median cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
-            f"({(traced / untraced - 1) * 100:+.0f} %)"
+            f"({change(traced / untraced - 1)})"
         )
     reached = (
         f"which makes the mean traced cycle ({milliseconds(mean)} ms) the untraced median ({milliseconds(untraced)})"
@@ -144,9 +145,9 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None,
             "",
         ]
     )
-    counted = 0 if whole is None else whole.height
-    title = f"{phase}, rank {rank.key}, ms: {instances} instances"
-    title += f" ({counted} whole)" if counted != instances else ""
+    complete = 0 if whole is None else whole.height
+    title = f"{phase}, rank {rank.key}, ms: {counted(instances, 'instance')}"
+    title += f" ({complete} whole)" if complete != instances else ""
     columns = [
         ("", "left"),
         ("median", "right"),
@@ -211,13 +212,15 @@ def _facts(result: Breakdown, phase: str) -> list[str]:
     """What lies beside the table: remainders, hidden time, classification, what cannot be said."""
     said = []
     for r in result.ranks:
-        parts = [f"window {milliseconds(r.window_ns)} ms" + (f" in {r.windows} windows" if r.windows > 1 else "")]
+        parts = [
+            f"window {milliseconds(r.window_ns)} ms" + (f" in {counted(r.windows, 'window')}" if r.windows > 1 else "")
+        ]
         if phase in r.gpu_busy_ns:
             parts.append(f"{phase}'s GPU busy {milliseconds(r.gpu_busy_ns[phase])} ms")
             parts.append(f"hidden communication {milliseconds(r.hidden_comm_ns[phase])} ms")
         for name in ("unattributed", "outside"):
             count, ns = getattr(r, name)
-            parts.append(f"{name} {milliseconds(ns)} ms ({count} activities)")
+            parts.append(f"{name} {milliseconds(ns)} ms ({counted(count, 'activity')})")
         said.append(f"rank {r.key}: " + ", ".join(parts))
     device = sum(r.device_ns for r in result.ranks)
     ways: dict[str, int] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.breakeven import BreakEven, Clock
-from specanalyze.render.recording_name import short_name
+from specanalyze.figures import percent
+from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, table
 
 
@@ -32,7 +33,7 @@ def draw(result: BreakEven) -> None:
         ["won, tok/s a request", _number(result.won_tok_s, "+.1f"), "", ""],
     ]
     columns = [("figure", "left"), ("value", "right"), ("95 % bounds", "right"), ("of", "left")]
-    out.print(table(f"{short_name(result.name)} against {short_name(result.baseline)}", columns, rows))
+    out.print(table(" against ".join(distinct_names((result.name, result.baseline))), columns, rows))
     if result.by_steps.height:
         steps = [
             [
@@ -77,7 +78,7 @@ def _verdict(result: BreakEven) -> str:
     share = abs(result.won_tok_s) / result.baseline_tok_s
     return (
         f"{pays}; at {result.accept_length:.2f} this recording {word} {abs(result.won_tok_s):.1f} tok/s a request "
-        f"({share * 100:.0f} %): {result.tok_s:.1f} against {result.baseline_tok_s:.1f}."
+        f"({percent(share, 0)}): {result.tok_s:.1f} against {result.baseline_tok_s:.1f}."
     )
 
 

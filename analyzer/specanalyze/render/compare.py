@@ -7,6 +7,8 @@ from rich.text import Text
 
 from specanalyze.answers.bootstrap import LEVEL
 from specanalyze.answers.compare import FASTER, SLOWER, Comparison
+from specanalyze.figures import change, percent
+from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, table
 
 MOST_KERNELS = 20
@@ -27,12 +29,17 @@ def draw(result: Comparison) -> None:
         ("before ms", "right"),
         ("after ms", "right"),
         ("change ms", "right"),
-        (f"{LEVEL:.0%} bounds", "right"),
+        (f"{percent(LEVEL, 0)} bounds", "right"),
         ("change", "right"),
         ("verdict", "left"),
     ]
     out.print(
-        table(f"{result.before} -> {result.after}", columns, _rows(result.table), spare=("after ms", "before ms"))
+        table(
+            " -> ".join(distinct_names((result.before, result.after))),
+            columns,
+            _rows(result.table),
+            spare=("after ms", "before ms"),
+        )
     )
     out.print()
     if result.kernels.height:
@@ -55,7 +62,7 @@ def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
                 milliseconds(r["after_ns"]),
                 _signed(r["change_ns"]),
                 bounds,
-                "–" if r["change_share"] is None else f"{r['change_share']:+.0%}",
+                change(r["change_share"]),
                 Text(r["verdict"], style=_STYLE.get(r["verdict"], "dim")),
             ]
         )
@@ -103,7 +110,7 @@ def _facts(result: Comparison) -> list[str]:
     ]
     one, other = result.tokens_per_second
     if one is not None and other is not None:
-        said.insert(0, f"{one:.1f} -> {other:.1f} tok/s ({other / one - 1:+.0%})")
+        said.insert(0, f"{one:.1f} -> {other:.1f} tok/s ({change(other / one - 1)})")
     else:
         said.insert(0, "tok/s is unknown: accepts are not recorded in both")
     before, after = result.accept_lengths

@@ -7,6 +7,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from specanalyze.diagnosis.diagnose import Diagnosis
+from specanalyze.figures import percent
+from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, milliseconds, notes
 
 
@@ -14,7 +16,7 @@ def draw(result: Diagnosis) -> None:
     """Print the diagnosis."""
     out = console()
     speed = "" if result.tokens_per_second is None else f", {result.tokens_per_second:.1f} tok/s"
-    out.print(Text(f"{result.name}: cycle {milliseconds(result.cycle_ns)} ms{speed}", style="bold"))
+    out.print(Text(f"{short_name(result.name)}: cycle {milliseconds(result.cycle_ns)} ms{speed}", style="bold"))
     out.print()
     if not result.findings.height:
         out.print("no finding")
@@ -52,7 +54,7 @@ def _win(row: dict[str, object]) -> str:
         return "win not to be told from this recording"
     own = row["beyond_ns_per_cycle"]
     share = own / per_cycle if isinstance(own, float) and per_cycle else 1.0
-    overlap = "" if share > 0.995 else f", {share:.0%} of it beyond the findings above"
+    overlap = "" if share > 0.995 else f", {percent(share, 0)} of it beyond the findings above"
     if share < 0.005:
         overlap = ", all of it in the findings above"
     if isinstance(per_token, float):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from specanalyze.figures import counted
 from specanalyze.formats.plain_text import plain
 from specschema.errors import UsageError
 
@@ -36,7 +37,7 @@ def write_table(table: pl.DataFrame, path: Path, force: bool = False) -> None:
             with temporary.open("xb") as file:
                 flat.write_csv(file)
         os.replace(temporary, path)
-        sys.stderr.write(f"{plain(str(path))}: {table.height} rows of {table.width} columns\n")
+        sys.stderr.write(f"{plain(str(path))}: {counted(table.height, 'row')} of {counted(table.width, 'column')}\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from specanalyze.render.terminal import console, milliseconds, notes, percent, table
+from specanalyze.figures import percent
+from specanalyze.render.terminal import console, milliseconds, notes, table
 
 NAME_WIDTH = 60
 """Template arguments make names of hundreds of characters; the whole name is in --json and --output."""

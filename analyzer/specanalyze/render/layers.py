@@ -6,7 +6,8 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.layers import Layers, by_layer, by_module
-from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+from specanalyze.figures import counted, percent
+from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 
 SHADES = " ░▒▓█"
 """Strip without colour: five steps from the fastest layer to the slowest."""
@@ -29,7 +30,7 @@ def draw(result: Layers, top: int) -> None:
     layer_table = by_layer(result)
     for (rank,), part in layer_table.group_by("rank", maintain_order=True):
         values = part.get_column("total_ns").to_list()
-        head = f"{result.phase}, rank {rank}: {len(values)} layers, median us a layer {sorted(values)[len(values) // 2] / 1e3:.1f}"
+        head = f"{result.phase}, rank {rank}: {counted(len(values), 'layer')}, median us a layer {sorted(values)[len(values) // 2] / 1e3:.1f}"
         out.print(Text(head, style="bold"))
         for at in range(0, len(values), 60):
             out.print(Text(f"  {at:>3} "), _strip(values[at : at + 60]), end="\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.overhead import Overhead
+from specanalyze.figures import change, counted, percent
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, milliseconds, notes, table
 
@@ -28,7 +29,7 @@ def draw(result: Overhead) -> None:
             str(row["cycles"]),
             milliseconds(row["median_ns"]),
             "–" if row["low_ns"] is None else f"{row['low_ns'] / 1e6:.3f} to {row['high_ns'] / 1e6:.3f}",
-            "–" if row["over_untraced"] is None else f"{row['over_untraced'] * 100:+.1f} %",
+            change(row["over_untraced"], 1),
         ]
         for row in result.table.head(ROWS).to_dicts()
     ]
@@ -51,12 +52,10 @@ def draw(result: Overhead) -> None:
     )
     said = list(result.notes)
     if result.table.height > ROWS:
-        said.append(f"{result.table.height - ROWS} more rows: --output FILE.csv writes them all")
+        said.append(f"{counted(result.table.height - ROWS, 'more row')}: --output FILE.csv writes them all")
     notes(out, said)
 
 
 def _sentence(start: str, of: Interval) -> str:
-    bounds = (
-        "" if of.low is None or of.high is None else f" (95 % bounds {of.low * 100:+.1f} to {of.high * 100:+.1f} %)"
-    )
-    return f"{start} {abs(of.value) * 100:.1f} % {'slower' if of.value >= 0 else 'faster'}{bounds}."
+    bounds = "" if of.low is None or of.high is None else f" (95 % bounds {of.low * 100:+.1f} to {change(of.high, 1)})"
+    return f"{start} {percent(abs(of.value))} {'slower' if of.value >= 0 else 'faster'}{bounds}."

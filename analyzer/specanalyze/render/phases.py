@@ -10,7 +10,8 @@ from rich.text import Text
 
 from specanalyze.answers.pace import Pace
 from specanalyze.answers.phases_report import TOTAL, PhaseReport
-from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+from specanalyze.figures import counted, percent
+from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 
 RANKS = 4
 """More ranks than this: only the first is drawn; --output writes all."""
@@ -34,11 +35,13 @@ def draw(report: PhaseReport, frame: pl.DataFrame, by: str) -> None:
             _draw_rank(out, key, frame.filter(pl.col("rank") == key))
             out.print()
         if len(shown) < len(keys):
-            said.append(f"{len(keys) - 1} more ranks: --output FILE.csv writes them all")
-    if by != "cycle":
+            said.append(f"{counted(len(keys) - 1, 'more rank')}: --output FILE.csv writes them all")
+    if by != "cycle" and report.pace.cycles:
         out.print(_speed(report))
+    elif by != "cycle" and report.accept_length is not None:
+        said.append(f"accept length {report.accept_length:.3f}")
     if frame.height > ROWS and by != "rank":
-        said.append(f"{frame.height - ROWS} more rows: --output FILE.csv writes them all")
+        said.append(f"{counted(frame.height - ROWS, 'more row')}: --output FILE.csv writes them all")
     notes(out, said)
 
 
@@ -77,7 +80,7 @@ def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
         for view, name in (("host", "host view"), ("untraced", "host view,\nuntraced"))
         if view in counts and view != main
     ]
-    said = ", ".join(f"{title[v]}: {n} cycles" for v, n in counts.items())
+    said = ", ".join(f"{title[v]}: {counted(n, 'cycle')}" for v, n in counts.items())
     out.print(table("Cycle by phase, ms", columns, cells, caption=said, spare=("p10", "p90")))
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import Final
 
+import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.sweep import DRAFT_STEPS, Sweep
-from specanalyze.render.terminal import console, milliseconds, notes, percent, share_bar, table
+from specanalyze.figures import counted, percent
+from specanalyze.render.recording_name import distinct_names
+from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+
+_LONGEST: Final = 18
+"""Columns of a recording's name in a table."""
 
 
 def draw(result: Sweep) -> None:
@@ -39,11 +45,19 @@ def _points(result: Sweep) -> object:
         ("cycle ms", "right"),
         ("accept\nlength", "right"),
         ("tok/s", "right"),
-        ("99% bounds", "right"),
+        ("99 % bounds", "right"),
         ("recording", "left"),
     ]
     rows: list[list[str | Text]] = []
+    names = dict(
+        zip(
+            recordings := result.points.get_column("recording").unique(maintain_order=True),
+            distinct_names([*recordings]),
+            strict=True,
+        )
+    )
     for r in result.points.iter_rows(named=True):
+        name = names[r["recording"]].removesuffix("/trace.parquet")
         speed = r["tokens_per_second"]
         bounds = "–" if r["low"] is None else f"{r['low']:.1f} .. {r['high']:.1f}"
         rows.append(
@@ -57,7 +71,7 @@ def _points(result: Sweep) -> object:
                 _number(r["accept_length"], 2),
                 Text(_number(speed), style="bold green" if r["x"] == result.best else ""),
                 bounds,
-                _short(r["recording"]),
+                name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
             ]
         )
     return table(
@@ -65,17 +79,9 @@ def _points(result: Sweep) -> object:
     )
 
 
-def _short(name: str) -> str:
-    """The first file's name, without the folders that a table has no room for."""
-    first = name.split(", ")[0].rstrip("/")
-    path = Path(first)
-    shown = path.parent.name if path.name == "trace.parquet" and path.parent.name else path.name
-    return shown if len(shown) <= 18 else shown[:15] + "..."
-
-
 def _fit(result: Sweep) -> object:
-    columns = [("verify", "left"), ("fixed ms", "right"), ("99% bounds", "right"), ("share", "right"), ("", "left")]
-    columns += [("us a token", "right"), ("99% bounds", "right")]
+    columns = [("verify", "left"), ("fixed ms", "right"), ("99 % bounds", "right"), ("share", "right"), ("", "left")]
+    columns += [("us a token", "right"), ("99 % bounds", "right")]
     rows: list[list[str | Text]] = [
         [
             r["bucket"],
@@ -89,7 +95,10 @@ def _fit(result: Sweep) -> object:
         for r in result.fit.iter_rows(named=True)
     ]
     return table(
-        f"verify = fixed + slope x tokens, through {result.fit_points} points", columns, rows, spare=("", "99% bounds")
+        f"verify = fixed + slope x tokens, through {counted(result.fit_points, 'point')}",
+        columns,
+        rows,
+        spare=("", "99 % bounds"),
     )
 
 
@@ -126,15 +135,17 @@ def _predictions(result: Sweep) -> object:
 
 def _facts(result: Sweep) -> list[str]:
     said = []
-    if result.best is not None:
-        by_x = {r["x"]: r["tokens_per_second"] for r in result.points.iter_rows(named=True)}
+    if result.best is not None and result.margin is not None:
+        by_x = dict(
+            result.points.drop_nulls("tokens_per_second").group_by("x").agg(pl.max("tokens_per_second")).iter_rows()
+        )
         what = "draft steps" if result.over == DRAFT_STEPS else result.over.replace("_", " ")
-        line = f"best: {what} {result.best}, {by_x[result.best]:.0f} tok/s"
-        if result.margin is not None:
-            noise = "beyond noise" if result.clear else "within noise: take the cheaper one, or record both longer"
-            line += f", {result.margin:.1%} above the next ({result.next_best}, {by_x[result.next_best]:.1f} tok/s), {noise}"
-        said.append(line)
-    else:
+        noise = "beyond noise" if result.clear else "within noise: take the cheaper one, or record both longer"
+        said.append(
+            f"best: {what} {result.best}, {by_x[result.best]:.1f} tok/s, {percent(result.margin)} above the next "
+            f"({result.next_best}, {by_x[result.next_best]:.1f} tok/s), {noise}"
+        )
+    elif result.points.get_column("tokens_per_second").null_count() == result.points.height:
         said.append("tok/s is unknown: the recordings do not say what was accepted")
     said.append(
         "verify and its buckets: traced cycles, mean over cycles and ranks; cycle and tok/s: untraced cycles where there are any"

@@ -96,11 +96,6 @@ def milliseconds(ns: float | None) -> str:
     return "–" if ns is None else f"{ns / 1e6:.3f}"
 
 
-def percent(share: float | None) -> str:
-    """A share (0..1) as a percentage with one decimal; a dash where there is no number."""
-    return "–" if share is None else f"{share * 100:.1f} %"
-
-
 def notes(out: Console, lines: Iterable[str]) -> None:
     """Remarks under a table, each on its own line(s)."""
     for line in lines:

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from specanalyze.answers.prediction_check import PredictionCheck
 from specanalyze.answers.whatif import WhatIf
+from specanalyze.figures import change, percent
+from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, table
 
 _MOVED_NS = 500.0
@@ -42,7 +44,7 @@ def draw(result: WhatIf) -> None:
     if speed is not None and predicted is not None and result.speed_bounds is not None:
         rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", _range(*result.speed_bounds, 1)])
     columns = [("", "left"), ("now", "right"), ("predicted", "right"), ("bounds", "right")]
-    out.print(table(result.name, columns, rows))
+    out.print(table(_names(result)[0], columns, rows))
     out.print()
     moved = result.table.filter(pl.col("change_ns").abs() >= _MOVED_NS)
     columns = [("phase", "left"), ("", "left"), ("now ms", "right"), ("predicted ms", "right"), ("change ms", "right")]
@@ -66,6 +68,10 @@ def draw(result: WhatIf) -> None:
         out.print(Text(f"  · {line}"))
 
 
+def _names(result: WhatIf) -> list[str]:
+    return distinct_names([result.name, *([result.against.name] if result.against is not None else [])])
+
+
 def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
     """The prediction beside the recording of the change: kinds first, then the cells that are off."""
     columns = [
@@ -82,9 +88,9 @@ def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
     speed, predicted = result.tokens_per_second
     if speed is not None and predicted is not None and check.tokens_per_second:
         true = check.tokens_per_second
-        off = f"{predicted / true - 1:+.1%}"
+        off = change(predicted / true - 1, 1)
         rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", f"{true:.1f}", f"{predicted - true:+.1f}", off])
-    out.print(table(f"against {check.name}", columns, rows, spare=("now ms",)))
+    out.print(table(f"against {_names(result)[1]}", columns, rows, spare=("now ms",)))
     for line in check.differences:
         out.print(Text(f"  differs: {line}", style="dim"))
     out.print()
@@ -95,7 +101,7 @@ def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
         for r in off_rows.iter_rows(named=True)
     ]
     if cells:
-        title = f"where they differ by {_SHOWN_SHARE:.1%} of the cycle or more"
+        title = f"where they differ by {percent(_SHOWN_SHARE)} of the cycle or more"
         out.print(table(title, [("phase", "left"), ("", "left"), *columns[1:-1]], cells, spare=("now ms",)))
         out.print()
 
@@ -104,7 +110,7 @@ def _figures(row: Mapping[str, float]) -> list[str]:
     off = row["error_ns"]
     true = row["measured_ns"]
     figures = [milliseconds(row[name]) for name in ("now_ns", "predicted_ns", "measured_ns")]
-    return [*figures, f"{off / 1e6:+.3f}", f"{off / true:+.1%}" if true else "–"]
+    return [*figures, f"{off / 1e6:+.3f}", change(off / true if true else None, 1)]
 
 
 def _range(low: float, high: float, decimals: int) -> str:

@@ -10,11 +10,11 @@ import polars as pl
 
 from specanalyze.answers.advice import ACCEPTS, advice
 from specanalyze.answers.positions import acceptance_by_position
-from specanalyze.render.terminal import percent
+from specanalyze.figures import percent
 from specanalyze.report.palette import recording
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, Section, table
-from specanalyze.report.vega import rows, specification
+from specanalyze.report.vega import PERCENT_TICKS, percent_text, rows, specification
 
 
 def acceptance_section(recordings: Sequence[Recorded]) -> Section:
@@ -87,21 +87,26 @@ def acceptance_section(recordings: Sequence[Recorded]) -> Section:
 
 def _chart(frame: pl.DataFrame, names: list[str]) -> dict[str, Any]:
     present = frame.get_column("recording").unique(maintain_order=True).to_list()
-    base = alt.Chart(rows(frame), height=240).encode(
-        x=alt.X(
-            "position:O",
-            title="draft position",
-            axis=alt.Axis(labelAngle=0),
-            scale=alt.Scale(paddingInner=0.35, paddingOuter=0.3),
-        ),
-        tooltip=[
-            alt.Tooltip("recording:N"),
-            alt.Tooltip("position:O"),
-            alt.Tooltip("cumulative:Q", title="accepted / proposed", format=".1%"),
-            alt.Tooltip("conditional:Q", title="accepted / reached", format=".1%"),
-            alt.Tooltip("proposed:Q"),
-            alt.Tooltip("accepted:Q"),
-        ],
+    texts = {"of_all": percent_text("cumulative"), "of_reached": percent_text("conditional")}
+    base = (
+        alt.Chart(rows(frame), height=240)
+        .transform_calculate(**texts)
+        .encode(
+            x=alt.X(
+                "position:O",
+                title="draft position",
+                axis=alt.Axis(labelAngle=0),
+                scale=alt.Scale(paddingInner=0.35, paddingOuter=0.3),
+            ),
+            tooltip=[
+                alt.Tooltip("recording:N"),
+                alt.Tooltip("position:O"),
+                alt.Tooltip("of_all:N", title="accepted / proposed"),
+                alt.Tooltip("of_reached:N", title="accepted / reached"),
+                alt.Tooltip("proposed:Q"),
+                alt.Tooltip("accepted:Q"),
+            ],
+        )
     )
     if len(present) > 1:
         base = base.encode(xOffset=alt.XOffset("recording:N", sort=present))
@@ -113,7 +118,7 @@ def _chart(frame: pl.DataFrame, names: list[str]) -> dict[str, Any]:
     )
     share = alt.Scale(domain=[0, 1])
     bars = (base.mark_bar() if len(present) > 1 else base.mark_bar(size=48)).encode(
-        y=alt.Y("cumulative:Q", title="accepted", axis=alt.Axis(format="%"), scale=share), color=colour
+        y=alt.Y("cumulative:Q", title="accepted", axis=alt.Axis(labelExpr=PERCENT_TICKS), scale=share), color=colour
     )
     ticks = base.mark_tick(color="var(--ink)", thickness=2, size=24 if len(present) == 1 else 12).encode(
         y=alt.Y("conditional:Q", scale=share)

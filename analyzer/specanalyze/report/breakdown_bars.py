@@ -11,7 +11,8 @@ import polars as pl
 from specanalyze.answers.calibration import Calibration, calibrate
 from specanalyze.attribution.breakdown_warnings import NO_DEVICE_WORK
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.render.terminal import milliseconds, percent
+from specanalyze.figures import change, percent
+from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, Section, table
@@ -185,15 +186,15 @@ def _distortion(recorded: Recorded) -> list[str]:
             "no untraced estimate is drawn and no advice rests on idle time."
         ]
     known = effect.low is not None and effect.high is not None
-    bounds = f" ({effect.low:+.0%} to {effect.high:+.0%})" if known else ""
+    bounds = f" ({change(effect.low)} to {change(effect.high)})" if known else ""
     estimate = "the estimate scales them together until the cycle equals the untraced median."
     if known and not effect.excludes_zero:
         return [
-            f"{recorded.label}: observing changed the cycle by {effect.value:+.0%}{bounds}: no more than noise. What it changes is gaps, "
+            f"{recorded.label}: observing changed the cycle by {change(effect.value)}{bounds}: no more than noise. What it changes is gaps, "
             f"launches and host time; {estimate}"
         ]
     longer = effect.value > 0
     return [
-        f"{recorded.label}: observing made the cycle {abs(effect.value):.0%} {'longer' if longer else 'shorter'}{bounds}. Busy time holds; gaps, launches and host time "
+        f"{recorded.label}: observing made the cycle {percent(abs(effect.value), 0)} {'longer' if longer else 'shorter'}{bounds}. Busy time holds; gaps, launches and host time "
         f"of the measured bars are too {'long' if longer else 'short'}, and {estimate}"
     ]

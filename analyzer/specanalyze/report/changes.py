@@ -9,7 +9,8 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.compare import FASTER, ONLY, SLOWER, Comparison, compare_measured
-from specanalyze.render.terminal import milliseconds, percent
+from specanalyze.figures import percent
+from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import NAMES, variable
 from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table

@@ -13,6 +13,7 @@ import polars as pl
 from specanalyze.attribution.activities import communication_code
 from specanalyze.attribution.analysis import RankAnalysis, WindowAnalysis, analyse_rank
 from specanalyze.columns import of_kind
+from specanalyze.figures import counted
 from specanalyze.phase_names import recognise
 from specanalyze.report.palette import COLOURS, shown_as, variable
 from specanalyze.report.recorded import Recorded
@@ -117,9 +118,7 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
         f"{recorded.label}: cycle {chosen.cycle} of rank {chosen.rank}, {chosen.step_ns / 1e6:.2f} ms "
         f"(median traced cycle {chosen.median_ns / 1e6:.2f} ms)"
     )
-    words = (
-        f"Timeline of one cycle with the lanes {', '.join(order)}; {inside.height} events. The table lists the longest."
-    )
+    words = f"Timeline of one cycle with the lanes {', '.join(order)}; {counted(inside.height, 'event')}. The table lists the longest."
     return Figure(
         title,
         words,

@@ -13,7 +13,7 @@ from specanalyze.attribution.cycles import DECODING
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
-from specanalyze.report.vega import rows, specification
+from specanalyze.report.vega import PERCENT_TICKS, rows, specification
 
 MOST_POINTS: Final = 800
 """More cycles than this are drawn as medians of stretches, with their spread."""
@@ -135,7 +135,7 @@ def _histogram(recorded: Recorded, steps: pl.DataFrame) -> Figure:
         .encode(
             x=alt.X("low:Q", title="cycle, ms", bin="binned", scale=alt.Scale(zero=False)),
             x2="high:Q",
-            y=alt.Y("share:Q", title="share of cycles", axis=alt.Axis(format="%"), stack=None),
+            y=alt.Y("share:Q", title="share of cycles", axis=alt.Axis(labelExpr=PERCENT_TICKS), stack=None),
             color=_colour(steps),
             tooltip=[
                 alt.Tooltip("kind:N", title="observed"),

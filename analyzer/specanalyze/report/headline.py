@@ -12,6 +12,7 @@ from specanalyze.answers.breakeven import BreakEven, Clock, clock_of, weigh
 from specanalyze.answers.environment import UNSET, argument_section, environment_of, facts, variables
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.wiring import wiring_warnings
+from specanalyze.figures import change, percent
 from specanalyze.report.recorded import Recorded
 from specschema.errors import SpecError, TraceError
 
@@ -112,7 +113,7 @@ def _observing(recorded: Recorded) -> str:
     """What observing cost a cycle."""
     effect = recorded.overhead.effect if recorded.overhead else None
     if effect is not None:
-        return f"{effect.value:+.0%} a cycle"
+        return f"{change(effect.value)} a cycle"
     return "unknown" if any(rank.device_ns for rank in recorded.ranks) else "nothing: no profiler window"
 
 
@@ -157,9 +158,12 @@ def said_of(result: BreakEven) -> tuple[str, str]:
         return f"Within noise of break-even: {needs} ({low:.2f} to {high:.2f}), {reached} ({times}).", "unknown"
     won = result.won_tok_s / result.baseline_tok_s
     if won > 0:
-        return f"Speculation pays: {won:.0%} more tok/s than the baseline; {needs}, {reached} ({times}).", "good"
+        return (
+            f"Speculation pays: {percent(won, 0)} more tok/s than the baseline; {needs}, {reached} ({times}).",
+            "good",
+        )
     return (
-        f"Speculation does not pay: {-won:.0%} less tok/s than the baseline; {needs}, only {reached} ({times}).",
+        f"Speculation does not pay: {percent(-won, 0)} less tok/s than the baseline; {needs}, only {reached} ({times}).",
         "bad",
     )
 

@@ -8,11 +8,12 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.layers import by_layer, by_module
-from specanalyze.render.terminal import milliseconds, percent
+from specanalyze.figures import counted, percent
+from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import NAMES, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
-from specanalyze.report.vega import rows, specification
+from specanalyze.report.vega import CHANGE_TICKS, percent_text, rows, specification
 
 SCHEME: Final = "cividis"
 """Reads the same to the colour-blind and in grey."""
@@ -54,7 +55,7 @@ def _by_bucket(recorded: Recorded, cells: pl.DataFrame, order: list[str]) -> Fig
     columns = [("layer", True), *((f"{b.replace('_', ' ')} µs", True) for b in order)]
     shown = cells.with_columns(pl.col("bucket").replace(NAMES), us=pl.col("ns") / 1e3).drop("ns")
     title = f"{recorded.label}: median µs a replay by layer, mean over ranks"
-    words = f"Heat map of {cells['layer'].n_unique()} layers by {', '.join(order)}."
+    words = f"Heat map of {counted(cells['layer'].n_unique(), 'layer')} by {', '.join(order)}."
     return Figure(
         title,
         words,
@@ -94,7 +95,7 @@ def _by_rank(recorded: Recorded, layers: pl.DataFrame) -> Figure:
     title = f"{recorded.label}: whole layers, how far from the rank's median layer"
     return Figure(
         title,
-        f"Heat map of layers by {len(ranks)} ranks.",
+        f"Heat map of layers by {counted(len(ranks), 'rank')}.",
         _heat(shown, "bucket", [f"rank {r}" for r in ranks], _apart(shown)),
         table(columns, lines, "specanalyze layers TRACE"),
     )
@@ -115,7 +116,7 @@ def _apart(frame: pl.DataFrame) -> alt.Color:
         "apart:Q",
         title="from the median layer",
         scale=alt.Scale(scheme=SCHEME, domain=[-furthest, furthest]),
-        legend=alt.Legend(orient="top", gradientLength=220, gradientThickness=10, format="+.0%"),
+        legend=alt.Legend(orient="top", gradientLength=220, gradientThickness=10, labelExpr=CHANGE_TICKS),
     )
 
 
@@ -123,6 +124,7 @@ def _heat(frame: pl.DataFrame, row: str, order: list[str], colour: alt.Color = _
     layers = frame.get_column("layer").n_unique()
     chart = (
         alt.Chart(rows(frame), height=26 * len(order))
+        .transform_calculate(from_median=percent_text("apart", "+"))
         .mark_rect(stroke="var(--paper)", strokeWidth=0.5)
         .encode(
             x=alt.X(
@@ -141,7 +143,7 @@ def _heat(frame: pl.DataFrame, row: str, order: list[str], colour: alt.Color = _
                 alt.Tooltip("layer:O", title="layer"),
                 alt.Tooltip(f"{row}:N", title="what"),
                 alt.Tooltip("us:Q", title="µs", format=",.2f"),
-                *([alt.Tooltip("apart:Q", title="from the median", format="+.1%")] if "apart" in frame.columns else []),
+                *([alt.Tooltip("from_median:N", title="from the median")] if "apart" in frame.columns else []),
             ],
         )
     )
@@ -187,6 +189,7 @@ def _modules(recorded: Recorded) -> Figure:
     order = top.get_column("module").unique(maintain_order=True).to_list()
     chart = (
         alt.Chart(rows(top), height=22 * len(order))
+        .transform_calculate(part=percent_text("share"))
         .mark_bar()
         .encode(
             y=alt.Y("module:N", sort=order, title=None, axis=alt.Axis(labelLimit=380, domain=False, ticks=False)),
@@ -201,7 +204,7 @@ def _modules(recorded: Recorded) -> Figure:
                 alt.Tooltip("module:N"),
                 alt.Tooltip("bucket:N"),
                 alt.Tooltip("ms:Q", format=".3f"),
-                alt.Tooltip("share:Q", format=".1%"),
+                alt.Tooltip("part:N", title="share"),
             ],
         )
     )

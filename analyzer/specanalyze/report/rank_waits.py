@@ -7,7 +7,8 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from specanalyze.render.terminal import milliseconds, percent
+from specanalyze.figures import counted, percent
+from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
@@ -85,8 +86,8 @@ def wait_figure(recorded: Recorded) -> Figure | str:
             tooltip=[alt.Tooltip("rank:N"), alt.Tooltip("part:N"), alt.Tooltip("ms:Q", format=".3f")],
         )
     )
-    voided = f"; {m.waits.voided} matches failed their test and are not used" if m.waits.voided else ""
-    title = f"{recorded.label}: time in {phase}'s collectives, ms a {phase} (of {matched.select(at).unique().height} collectives{voided})"
+    voided = f"; {counted(m.waits.voided, 'match')} failed the test, not used" if m.waits.voided else ""
+    title = f"{recorded.label}: time in {phase}'s collectives, ms a {phase} (of {counted(matched.select(at).unique().height, 'collective')}{voided})"
     return Figure(
         title,
         "Stacked bars a rank: time waiting for the last rank, and the transfer itself.",

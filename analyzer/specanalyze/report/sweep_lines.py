@@ -9,7 +9,8 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.sweep import Sweep, sweep_measured
-from specanalyze.render.terminal import milliseconds, percent
+from specanalyze.figures import counted, percent
+from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import recording, shown_as, variable
 from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
@@ -29,7 +30,9 @@ def sweep_section(recordings: Sequence[Recorded], values: Sequence[str] | None =
         return Section("sweep", _TITLE, _QUESTION, missing=alone)
     try:
         if values is not None and len(values) != len(speculating):
-            raise UsageError(f"--values: {len(values)} values for {len(speculating)} speculating recordings")
+            raise UsageError(
+                f"--values: {counted(len(values), 'value')} for {counted(len(speculating), 'speculating recording')}"
+            )
         result = sweep_measured([measured_of(r) for r in speculating], values=values)
     except SpecError as error:
         return Section("sweep", _TITLE, _QUESTION, missing=(str(error),))
@@ -50,7 +53,7 @@ def sweep_section(recordings: Sequence[Recorded], values: Sequence[str] | None =
         sure = "beyond noise" if result.clear else "within noise"
         notes.insert(
             0,
-            f"Best measured: {result.over.replace('_', ' ')} {result.best}, {result.margin:.1%} ahead of {result.next_best} ({sure}).",
+            f"Best measured: {result.over.replace('_', ' ')} {result.best}, {percent(result.margin)} ahead of {result.next_best} ({sure}).",
         )
     return Section("sweep", _TITLE, _QUESTION, tuple(figures), tuple(notes), tuple(missing))
 

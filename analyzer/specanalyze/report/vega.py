@@ -44,6 +44,17 @@ _CONFIG: Final[dict[str, Any]] = {
 }
 
 
+PERCENT_TICKS: Final = "format(100 * datum.value, '.0f') + ' %'"
+"""``labelExpr`` of a scale of shares, written as ``figures.percent`` writes them."""
+CHANGE_TICKS: Final = "format(100 * datum.value, '+.0f') + ' %'"
+"""``labelExpr`` of a scale of changes, as ``figures.change``."""
+
+
+def percent_text(column: str, sign: str = "") -> str:
+    """Expression that makes a tooltip's text of a column of shares; ``sign="+"`` of changes."""
+    return f"isValid(datum.{column}) ? format(100 * datum.{column}, '{sign}.1f') + ' %' : '–'"
+
+
 def rows(frame: pl.DataFrame) -> alt.InlineData:
     """A table as the data of a chart; numbers that are not finite become null."""
     clean = frame.with_columns(

@@ -1,0 +1,40 @@
+"""Figures as texts: shares, changes and counts are written one way wherever a person reads them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNKNOWN: Final = "–"
+"""Where there is no number."""
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    """A share (0..1): ``16.9 %``; a dash where there is no number."""
+    return UNKNOWN if share is None else f"{share * 100:.{decimals}f} %"
+
+
+def change(share: float | None, decimals: int = 0) -> str:
+    """A change (0.18 is 18 % more): ``+18 %``; a dash where there is no number."""
+    return UNKNOWN if share is None else f"{share * 100:+.{decimals}f} %"
+
+
+def counted(n: int | None, noun: str) -> str:
+    """``1 instance``, ``2 instances``; a dash where there is no number."""
+    return f"{UNKNOWN if n is None else n} {noun if n == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """``activity`` -> ``activities``; of several words the last one changes."""
+    if noun.endswith("y") and noun[-2:-1] not in "aeou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def were(n: int) -> str:
+    """The verb behind ``counted``."""
+    return "was" if n == 1 else "were"
+
+
+def are(n: int) -> str:
+    """The verb behind ``counted``."""
+    return "is" if n == 1 else "are"

@@ -1,0 +1,41 @@
+"""Shares, changes and counts as texts, and that nothing writes them in another way."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import specanalyze
+from specanalyze.figures import change, counted, percent
+
+_OTHER_WAYS = re.compile(r"\{[^{}]*:\+?\.?\d*%\}|\{[^{}]*\* 100:[^{}]*\} ?%|[\d}]%(?!\d)")
+"""``f"{share:.0%}"``, ``f"{share * 100:.1f} %"``, ``99%``."""
+_TYPED = ("5%", '"%"')
+"""What a person types, and what a chart's axis is told."""
+
+
+def test_figures() -> None:
+    assert (percent(0.169), percent(0.4, 0), percent(None)) == ("16.9 %", "40 %", "–")
+    assert (change(0.18), change(-0.051, 1), change(None)) == ("+18 %", "-5.1 %", "–")
+    assert (counted(1, "instance"), counted(0, "instance"), counted(None, "request")) == (
+        "1 instance",
+        "0 instances",
+        "– requests",
+    )
+    assert [counted(2, noun) for noun in ("device activity", "replay", "match")] == [
+        "2 device activities",
+        "2 replays",
+        "2 matches",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(Path(specanalyze.__file__).parent.rglob("*.py")), ids=lambda p: p.name)
+def test_percentages_are_written_in_one_place(path: Path) -> None:
+    """``32%`` in a finding stood beside ``16.9 %`` in its table."""
+    if path.name == "figures.py":
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [line for line in lines if _OTHER_WAYS.search(line) and not any(typed in line for typed in _TYPED)]
+    assert found == []
