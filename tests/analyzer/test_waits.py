@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,228 @@ def test_replays_are_matched_where_each_window_has_as_many_on_all_ranks() -> Non
     absent = match([talk_of(0, rows), talk_of(1, [row for row in rows if row.get("window") == 0])])
     assert absent is not None
     assert absent.reasons == ["replays of verify differ in number (rank 0: 5, rank 1: 2): none of them is matched"]
+
+
+def test_places_in_a_replay_follow_the_starts() -> None:
+    """The first of two collectives on two streams ends last; what no row tells is -1."""
+    rows = [
+        traces.phase("spec.verify", 0, 100),
+        traces.launch("cudaGraphLaunch", 5, 1),
+        traces.kernel(ALLREDUCE, 20, 30, 1),
+        traces.kernel(ALLREDUCE, 10, 60, 1, stream=13),
+    ]
+    found = talk_of(0, rows)
+    assert found.kernels.select("start_ns", "position", "seq").rows() == [(20, 1, -1), (10, 0, -1)]
+
+
+Collective = tuple[int, int, str | None, list[int] | None, int]
+"""Start, end, group, its ranks, sequence number."""
+
+
+def eager(*collectives: Collective) -> list[dict[str, Any]]:
+    """Verify with collectives that one call launches."""
+    rows = [traces.phase("spec.verify", 0, 100_000), traces.launch("cudaLaunchKernel", 1, 1)]
+    return rows + [
+        traces.kernel(ALLREDUCE, start, end, 1, group=group, group_ranks=ranks, seq=seq, stream=7 + number)
+        for number, (start, end, group, ranks, seq) in enumerate(collectives)
+    ]
+
+
+def found_by_seq(*ranks: Sequence[Collective]) -> tuple[list[Any], list[Any], dict[str, int]]:
+    """(group, seq, rank, wait, group_size, complete) of each match, who is missing, and kernels left unmatched."""
+    waits = match([talk_of(number, eager(*rows)) for number, rows in enumerate(ranks)])
+    assert waits is not None
+    assert waits.collectives["matched_by"].unique().to_list() in ([], ["seq"])
+    columns = ("group", "seq", "rank", "wait_ns", "group_size", "complete")
+    return waits.collectives.select(columns).rows(), waits.missing, waits.unmatched
+
+
+def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
+    left, right = ("tp", [0, 1], 0), ("tp", [2, 3], 0)
+    found = found_by_seq([(10, 50, *left)], [(20, 50, *left)], [(30, 60, *right)], [(35, 60, *right)])
+    assert found == (
+        [
+            ("tp", 0, "0", 10, 2, True),
+            ("tp", 0, "1", 0, 2, True),
+            ("tp", 0, "2", 5, 2, True),
+            ("tp", 0, "3", 0, 2, True),
+        ],
+        [],
+        {"0": 0, "1": 0, "2": 0, "3": 0},
+    )
+
+
+def test_a_group_lacks_the_ranks_that_did_not_record() -> None:
+    """Rank 9 is of the group and not of the recording; rank 2 stands outside and is not missed."""
+    group = ("ep", [0, 1, 9], 4)
+    found = found_by_seq([(10, 50, *group)], [(20, 50, *group)], [])
+    assert found == (
+        [("ep", 4, "0", 10, 3, False), ("ep", 4, "1", 0, 3, False)],
+        [("ep", 4, 9)],
+        {"0": 0, "1": 0, "2": 0},
+    )
+
+
+def test_a_group_known_by_name_only_holds_all_ranks() -> None:
+    """Ten collectives without rank 1, one with all; a group without even a name is called by none."""
+    some = [(100 * seq, 100 * seq + 50, "dp", None, seq) for seq in range(10)]
+    whole = (2000, 2050, "dp", None, 10)
+    found = found_by_seq([*some, whole], [whole], [*some, whole])
+    assert found == (
+        [
+            *(("dp", seq, rank, 0, 2, False) for seq in range(10) for rank in ("0", "2")),
+            *(("dp", 10, rank, 0, 3, True) for rank in ("0", "1", "2")),
+        ],
+        [("dp", seq, 1) for seq in range(10)],
+        {"0": 0, "1": 0, "2": 0},
+    )
+    nameless = (10, 50, None, None, 3)
+    assert found_by_seq([nameless], [nameless], [])[1] == [("", 3, 2)]
+
+
+def test_what_one_rank_alone_tells_or_tells_twice_is_not_matched() -> None:
+    twice, alone = ("tp", [0, 1], 1), ("tp", [0, 1], 2)
+    good = (500, 550, "tp", [0, 1], 3)
+    found = found_by_seq(
+        [(10, 50, *twice), (100, 150, *twice), (200, 250, *alone), good],
+        [(10, 50, *twice), good],
+        [],
+    )
+    assert found == ([("tp", 3, "0", 0, 2, True), ("tp", 3, "1", 0, 2, True)], [], {"0": 3, "1": 1, "2": 0})
+
+
+def test_kernels_of_a_replay_are_matched_by_their_place_whatever_number_they_tell() -> None:
+    """One number for all replays of a graph would make twins of them."""
+    rows = [
+        {**row, "seq": 0, "group": "tp", "group_ranks": [0, 1]} if row["kind"] == "kernel" else row
+        for row in two_windows()
+    ]
+    rows = [row for row in rows if row.get("correlation") != 3]
+    waits = match([talk_of(0, rows), talk_of(1, rows)])
+    assert waits is not None
+    assert waits.collectives["matched_by"].unique().to_list() == ["replay"]
+    assert waits.collectives.height == 12
+    assert waits.unmatched == {"0": 0, "1": 0}
+
+
+def replay_of(*kernels: tuple[str, list[int] | None], begin: int = 0, correlation: int = 1) -> list[dict[str, Any]]:
+    """A graph launch inside verify and its collectives, each of 10 ns and of a group."""
+    rows = [traces.launch("cudaGraphLaunch", begin + 1, correlation)]
+    return rows + [
+        traces.kernel(
+            *(ALLREDUCE, begin + 20 * n + 10, begin + 20 * n + 20, correlation), group=group, group_ranks=ranks
+        )
+        for n, (group, ranks) in enumerate(kernels)
+    ]
+
+
+def grouped(*replays: list[tuple[str, list[int] | None]]) -> list[dict[str, Any]]:
+    rows = [traces.phase("spec.verify", 0, 10_000)]
+    for number, kernels in enumerate(replays):
+        rows += replay_of(*kernels, begin=1000 * number, correlation=number + 1)
+    return rows
+
+
+def found_by_replay(*ranks: list[dict[str, Any]]) -> tuple[list[Any], list[str], dict[str, int]]:
+    """(group, replay, position, rank, group_size, complete) of each match, reasons, and kernels left unmatched."""
+    waits = match([talk_of(number, rows) for number, rows in enumerate(ranks)])
+    assert waits is not None
+    columns = ("group", "replay", "position", "rank", "group_size", "complete")
+    return waits.collectives.select(columns).rows(), waits.reasons, waits.unmatched
+
+
+def test_each_group_is_matched_among_its_own_ranks() -> None:
+    """Rank 2 is alone in its group, the fourth of a group is not in the recording, and ranks 1 and 2 share none."""
+    solo, pair, far = ("solo", [2]), ("tp", [0, 1]), ("ep", [0, 2, 8])
+    found = found_by_replay(
+        grouped([pair, far, pair], [pair]),
+        grouped([pair, pair], [pair]),
+        grouped([solo, far, solo], [solo]),
+    )
+    assert found == (
+        [
+            ("tp", 0, 0, "0", 2, True),
+            ("tp", 0, 0, "1", 2, True),
+            ("ep", 0, 0, "0", 3, False),
+            ("ep", 0, 0, "2", 3, False),
+            ("tp", 0, 1, "0", 2, True),
+            ("tp", 0, 1, "1", 2, True),
+            ("tp", 1, 0, "0", 2, True),
+            ("tp", 1, 0, "1", 2, True),
+        ],
+        [],
+        {"0": 0, "1": 0, "2": 3},
+    )
+
+
+def test_replays_in_which_a_group_differs_are_not_matched_for_it() -> None:
+    """Replay 1 lacks a kernel of one pair, replay 3 of the other; a third of neither is not asked."""
+    left, right, all_ranks = ("tp", [0, 1]), ("tp", [2, 3]), ("dp", [0, 1, 2, 3])
+    found = found_by_replay(
+        grouped([left], [left, all_ranks, left], [], [left], [left]),
+        grouped([left], [left, all_ranks], [], [left], [left]),
+        grouped([right], [right, all_ranks], [], [right], [right]),
+        grouped([right], [right, all_ranks], [], [right, right], [right]),
+    )
+    assert found == (
+        [
+            *(("tp", 0, 0, rank, 2, True) for rank in ("0", "1")),
+            *(("tp", 0, 0, rank, 2, True) for rank in ("2", "3")),
+            *(("tp", 1, 0, rank, 2, True) for rank in ("2", "3")),
+            *(("dp", 1, 0, rank, 4, True) for rank in ("0", "1", "2", "3")),
+            *(("tp", 3, 0, rank, 2, True) for rank in ("0", "1")),
+            *(("tp", 4, 0, rank, 2, True) for rank in ("0", "1")),
+            *(("tp", 4, 0, rank, 2, True) for rank in ("2", "3")),
+        ],
+        ["2 of 5 replays of verify differ in their communication kernels: not matched"],
+        {"0": 2, "1": 1, "2": 1, "3": 2},
+    )
+
+
+def test_kernels_that_do_not_all_tell_their_group_are_counted_together() -> None:
+    one, other = grouped([("tp", [0, 1]), ("dp", None)]), grouped([("dp", None), ("tp", [0, 1])])
+    positions = [(0, 0, "0"), (0, 0, "1"), (0, 1, "0"), (0, 1, "1")]
+    assert [row[1:4] for row in found_by_replay(one, other)[0]] == positions
+
+
+def test_a_phase_that_differs_leaves_the_phases_behind_it_matched() -> None:
+    """Draft differs; verify has a replay without records on all ranks, and draft_extend none at all."""
+    rows = two_windows()
+    fewer = [row for row in rows if row.get("correlation") != 4]
+    waits = match([talk_of(0, rows), talk_of(1, fewer), talk_of(2, rows)])
+    assert waits is not None
+    assert waits.reasons == [
+        "replays of draft differ in number (rank 0: 1, rank 1: 0, rank 2: 1): none of them is matched"
+    ]
+    assert waits.collectives["phase"].unique().to_list() == ["verify"]
+    assert waits.collectives.height == 15
+
+
+def test_a_rank_without_a_match_has_no_row() -> None:
+    """And the ends of one host void a match, whatever the other hosts' clocks say."""
+    group = ("tp", [0, 1, 2], 0)
+    times = [(20, 50), (25, 50), (1000, 1020)]
+    ranks = [talk_of(i, eager((*times[i], *group)), host="a" if i < 2 else "b") for i in range(3)]
+    waits = match([*ranks, talk_of(3, eager(), host="b")])
+    assert waits is not None
+    assert waits.collectives.select("rank", "wait_ns", "voided").rows() == [
+        ("0", 10, False),
+        ("1", 5, False),
+        ("2", 0, False),
+    ]
+    late = talk_of(1, eager((40, 71, *group)), host="a")
+    voided = match([ranks[0], late, ranks[2]])
+    assert voided is not None
+    assert voided.collectives.select("rank", "wait_ns", "voided").rows() == [(r, None, True) for r in ("0", "1", "2")]
+
+
+def test_collectives_are_numbered_by_the_first_ranks_starts_and_where_they_tie_as_they_come() -> None:
+    """Sixty-four groups that start together on rank 0, in another order on rank 1; one begins before them all."""
+    names = [f"g{number}" for number in range(64)]
+    first: Collective = (500, 600, "first", [0, 1], 0)
+    one: list[Collective] = [(1000, 1100, name, [0, 1], 0) for name in names]
+    other: list[Collective] = [(1000 + (n * 37) % 64, 1100, name, [0, 1], 0) for n, name in enumerate(names)]
+    for late in (other, one[::-1]):
+        rows = found_by_seq([*one, first], [*late, first])[0]
+        assert [row[0] for row in rows[::2]] == ["first", *names]
+        assert [row[2] for row in rows] == ["0", "1"] * 65
