@@ -1,0 +1,87 @@
+"""What ``env`` shows, what it folds, and that units stand beside figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from specanalyze.cli import run
+from specanalyze.commands.env import flat
+from specanalyze.render.env import LONGEST, cut, shown, with_unit
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "sglang_tp2_eagle3_steps2.parquet"
+
+
+def test_long_lists_are_cut_between_items() -> None:
+    archs = ",".join(f"model{n}" for n in range(100))
+    assert len(cut(archs)) < LONGEST + 40
+    kept, _, more = cut(archs).partition(" … and ")
+    assert more == f"{100 - len(kept.split(','))} more items (--all)"
+    assert archs.startswith(f"{kept},")
+    assert cut("x" * 300) == "x" * LONGEST + "… (300 characters; --all)"
+    assert cut("--a b") == "--a b"
+
+
+def test_what_was_typed_is_whole_and_what_it_resolved_to_is_folded() -> None:
+    typed = ("environment.command_line", "--flag " * 100)
+    pairs = [
+        typed,
+        ("environment.server_args.tp_size", "2"),
+        ("ranks[0].process_groups[0].name", "0"),
+        ("ranks[0].rank", "0"),
+    ]
+    assert shown(pairs) == (
+        [typed, ("ranks[0].rank", "0")],
+        ["not shown: 1 resolved server argument, 1 fact of process groups; --all, --json and --output have them"],
+    )
+    assert shown(pairs[1:2]) == (pairs[1:2], [])  # all there is to see of the server
+
+
+def test_figures_have_units() -> None:
+    assert with_unit("gpus[0].power_limit", "700000") == "700000 mW"
+    assert with_unit("gpus[1].clock_sm_max", "1980") == "1980 MHz"
+    assert with_unit("gpus[1].clock_sm_max", "–") == "–"
+    assert with_unit("gpu_count", "2") == "2"
+
+
+def test_names_in_lists_are_told_apart() -> None:
+    assert flat({"unknown": ["accept lengths", "node map"], "gpus": [0, 1]}) == [
+        ("unknown", "accept lengths, node map"),
+        ("gpus", "0 1"),
+    ]
+
+
+def test_all_shows_everything_and_json_stays_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["env", str(SAMPLE)]) == 0
+    short = capsys.readouterr().out
+    assert "more items (--all)" in short
+    assert "server_args.tp_size" not in short
+    assert "read from metadata alone" in short
+    assert run(["env", str(SAMPLE), "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert "server_args.tp_size" in whole
+    assert "(--all)" not in whole
+    document = {}
+    for more in ([], ["--all"]):
+        assert run(["env", str(SAMPLE), "--json", *more]) == 0
+        document[len(more)] = json.loads(capsys.readouterr().out)
+    assert document[0] == document[1]
+    archs = document[0]["environment"]["variables"]["SGLANG_DISABLED_MODEL_ARCHS"]
+    assert len(archs) == 2208
+    assert run(["env", str(SAMPLE), "-o", str(tmp_path / "env.csv")]) == 0
+    assert archs in pl.read_csv(tmp_path / "env.csv")["value"].to_list()
+    assert "".join(archs.split()) in "".join(whole.split())
+
+
+def test_events_that_are_cut_are_not_seen_and_that_is_said(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes((reference / "traces/sglang_h200/tp2/e2_m17_rank0.json.gz").read_bytes()[:20_000])
+    assert run(["env", str(path)]) == 0
+    assert "whether the events behind it are whole, `specanalyze validate` tells" in capsys.readouterr().out
+    assert run(["validate", str(path)]) == 1
+    assert "ends early" in capsys.readouterr().err
