@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="WORD", help="contests whose name holds the word")
     parser.add_argument("--data", type=Path, default=inputs.CACHE, metavar="FOLDER")
     parser.add_argument("--peers", type=Path, default=inputs.CACHE / "peers", metavar="FOLDER")
+    parser.add_argument("--peer", choices=list(PEERS), help="against this one alone")
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
     parser.add_argument(
         "--four-gigabytes", action="store_true", help="also 1 GB of JSON.gz and 4 GB of JSON, for memory"
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--hundred-million", action="store_true", help="also 100 million events of Parquet (500 MB)")
     given = parser.parse_args()
     rounds = given.rounds or (3 if given.quick else 5)
-    peers = _peers(given.peers)
+    peers = {name: python for name, python in _peers(given.peers).items() if given.peer in (None, name)}
 
     results = []
     for name, contest in _contests(given, peers, rounds):
