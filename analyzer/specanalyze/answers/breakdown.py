@@ -14,6 +14,7 @@ from specanalyze.attribution.compact_talk import CompactTalk, ReplaySums, replay
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.attribution.rank_result import RankResult, rank_result
 from specanalyze.attribution.wait_table import SHARES_SCHEMA, by_replay
+from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
 from specanalyze.attribution.waits import Communication, Waits, match
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import Trace
@@ -32,6 +33,7 @@ class Breakdown:
         warnings: one line each.
         cycles: of ``cycles.cycle_table``, for the calibration.
         talk: the ranks' communication kernels; empty with one rank.
+        absent: ranks that the recording had and that are not there.
     """
 
     name: str
@@ -40,11 +42,12 @@ class Breakdown:
     warnings: list[str]
     cycles: pl.DataFrame = field(default_factory=pl.DataFrame)
     talk: list[Communication | CompactTalk] = field(default_factory=list)
+    absent: list[int] = field(default_factory=list)
 
     @cached_property
     def waits(self) -> Waits | None:
         """The ranks' matched collectives, waiting and transfer apart; None with one rank, where waiting is unknown."""
-        return match(self.talk)
+        return match(self.talk, self.absent)
 
     @cached_property
     def _sums(self) -> ReplaySums | None:
@@ -56,6 +59,12 @@ class Breakdown:
         if self._sums is None:
             return by_replay(self.waits, rank, phase)
         return self._sums.tables.get((rank, phase), pl.DataFrame(schema=SHARES_SCHEMA))
+
+    def add_wait_warnings(self) -> None:
+        """Say what keeps the figures of waiting from being whole; with one rank nothing, as there are none."""
+        matched = self.waits if self._sums is None else self._sums
+        if matched is not None:
+            self.warnings += wait_warnings(matched, self.absent)
 
     @property
     def has_matches(self) -> bool:
@@ -95,8 +104,10 @@ def combined(trace: Trace, results: Iterable[RankResult]) -> Breakdown:
     Raises:
         TraceError: as ``break_down``.
     """
-    ranks, cycles, talk = [], [], []
+    ranks, cycles, talk, known = [], [], [], []
     for result in results:
+        if result.rank is not None:
+            known.append((result.rank, result.world))
         ranks.append(result.breakdown)
         cycles.append(result.cycles)
         if result.communication is not None:
@@ -105,6 +116,8 @@ def combined(trace: Trace, results: Iterable[RankResult]) -> Breakdown:
     whole = assemble(trace, ranks)
     whole.cycles = pl.concat(cycles)
     whole.talk = talk
+    whole.absent = absent_ranks([rank for rank, _ in known], max((world or 0 for _, world in known), default=0))
+    whole.add_wait_warnings()
     return whole
 
 

@@ -15,6 +15,7 @@ from specanalyze.attribution.collective_columns import NAMED
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.attribution.wait_table import last_to_arrive, wait_json
+from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
 from specanalyze.attribution.waits import Communication, Waits, match, rank_communication
 from specanalyze.engines.engine import each_rank
 from specanalyze.figures import counted
@@ -58,14 +59,15 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
         hosts[rank.key] = host
         world = max(world or 0, size or 0) or None
     result = assemble(trace, broken_down)
-    waits = match(talk)
+    absent = absent_ranks([spoken.rank for spoken in talk], world)
+    waits = match(talk, absent)
     warnings = list(result.warnings)
     if waits is None:
         warnings.append(
             "one rank only: waiting for other ranks is unknown, not zero; import all ranks of the recording"
         )
     else:
-        warnings += _wait_warnings(waits, len(broken_down), world)
+        warnings += wait_warnings(waits, absent)
     limit = limit_of(trace.metadata.get("environment") or {}, len(set(hosts.values())))
     collectives = _with_transfer(waits, talk)
     unsized = collectives.filter(pl.col("replay").is_not_null(), pl.col("elements").is_null())
@@ -121,30 +123,6 @@ _UNMATCHED: Final = pl.DataFrame(
         "transfer_ns": pl.Int64,
     }
 )
-
-
-def _wait_warnings(waits: Waits, have: int, world: int | None) -> list[str]:
-    said = list(waits.reasons)
-    if waits.voided:
-        said.append(
-            f"{waits.voided} matched collectives are void: their ends differ by more than their shortest duration, "
-            "so they are not the same collective; not used"
-        )
-    by_seq: dict[int, list[int]] = {}
-    for _, seq, rank in waits.missing:
-        by_seq.setdefault(seq, []).append(rank)
-    for seq, ranks in list(by_seq.items())[:5]:
-        listed = ", ".join(f"rank {r}" for r in sorted(set(ranks)))
-        said.append(f"collective Seq {seq}: no record of {listed}; its waits are lower bounds")
-    if len(by_seq) > 5:
-        said.append(f"{counted(len(by_seq) - 5, 'more collective')} without all ranks; their waits are lower bounds")
-    if world is not None and have < world:
-        said.append(f"{have} of {world} ranks are in this recording; a missing rank may be the one the others wait for")
-    lost = sum(waits.unmatched.values())
-    if lost:
-        listed = ", ".join(f"rank {key}: {n}" for key, n in waits.unmatched.items())
-        said.append(f"communication kernels not matched with the other ranks' ({listed}): their waiting is unknown")
-    return said
 
 
 def ranks_frame(report: RanksReport) -> pl.DataFrame:

@@ -19,7 +19,13 @@ from specanalyze.attribution.collective_columns import described, told
 from specanalyze.attribution.compact_window import JoinedWindow, Looks
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays, replay_sizes
-from specanalyze.attribution.waits import MATCH_PHASES, replays_through
+from specanalyze.attribution.waits import (
+    MATCH_PHASES,
+    differing_replays,
+    none_matched,
+    replays_through,
+    some_unmatched,
+)
 from specanalyze.columns import Ints
 from specanalyze.native.timeline import Array
 from specschema.phases import OUTSIDE, UNATTRIBUTED
@@ -168,10 +174,18 @@ class ReplaySums:
     Attributes:
         tables: (rank key, phase) -> the table of ``wait_table.by_replay``, of phases that are matched.
         matched: collectives matched across ranks, void ones included.
+        voided: those of them whose match failed the test of the ends.
+        unmatched: rank key -> communication kernels not matched with the other ranks'.
+        reasons: why replays of a phase were not matched, one line each.
+        missing: none, as no group is told; for ``wait_warnings.Matched``.
     """
 
     tables: dict[tuple[str, str], pl.DataFrame]
     matched: int
+    voided: int
+    unmatched: dict[str, int]
+    reasons: list[str]
+    missing: tuple[tuple[str, int, int], ...] = ()
 
 
 def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
@@ -184,26 +198,34 @@ def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
     if len({tuple(part.window for part in rank.parts) for rank in ranks}) > 1:
         return None
     sums: dict[tuple[str, str], pl.DataFrame] = {}
-    matched = 0
+    matched = voided = 0
+    reasons: list[str] = []
     for phase in MATCH_PHASES:
         code = PHASE_CODE[phase]
         by_window = [[sizes[code] for sizes in rank.part_replays] for rank in ranks]
         if not any(sizes.any() for windows in by_window for sizes in windows):
             continue
-        if len({tuple(len(sizes) for sizes in windows) for windows in by_window}) > 1:
-            continue  # not matched at all
+        differing = differing_replays(ranks, code)
+        if differing:
+            reasons.append(none_matched(phase, differing))
+            continue
         counts = np.stack([np.concatenate(windows) for windows in by_window])
         fewest = counts.min(axis=0)
         same = fewest == counts.max(axis=0)
-        sums |= _phase_sums(ranks, phase, same, fewest)
+        if not same.all():
+            reasons.append(some_unmatched(phase, int((~same).sum()), len(same)))
+        found, void = _phase_sums(ranks, phase, same, fewest)
+        sums |= found
+        voided += void
         matched += int(fewest[same].sum())
-    return ReplaySums(sums, matched)
+    unmatched = {rank.key: sum(len(part) for part in rank.parts) - matched for rank in ranks}
+    return ReplaySums(sums, matched, voided, unmatched, reasons)
 
 
 def _phase_sums(
     ranks: Sequence[CompactTalk], phase: str, same: np.ndarray[tuple[int], np.dtype[np.bool_]], counts: Ints
-) -> dict[tuple[str, str], pl.DataFrame]:
-    """Of the replays that are the ``same`` on all ranks."""
+) -> tuple[dict[tuple[str, str], pl.DataFrame], int]:
+    """Of the replays that are the ``same`` on all ranks; and how many matches are void."""
     rows = [_in_replays(rank, PHASE_CODE[phase], same) for rank in ranks]
     shortest = np.min([length for _, length in rows], axis=0)
     ends = np.stack([start + length for start, length in rows])
@@ -219,7 +241,7 @@ def _phase_sums(
         wait = _by_replay(np.where(used, length - shortest, 0), bounds)
         table = {"replay": replays[kept], "wait_ns": wait[kept], "transfer_ns": transfer[kept]}
         sums[rank.key, phase] = pl.DataFrame(table)
-    return sums
+    return sums, int((~used).sum())
 
 
 def _in_replays(rank: CompactTalk, code: int, same: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Ints, Ints]:

@@ -29,12 +29,15 @@ class RankResult:
         cycles: of ``cycles.rank_cycles``.
         communication: its communication kernels; None where they were not asked for.
         warnings: lines that reading it brought up.
+        rank, world: its number, and how many ranks the recording had as its file tells; None where it does not.
     """
 
     breakdown: RankBreakdown
     cycles: pl.DataFrame
     communication: Communication | CompactTalk | None
     warnings: list[str] = field(default_factory=list)
+    rank: int | None = None
+    world: int | None = None
 
 
 def rank_result(
@@ -55,7 +58,8 @@ def rank_result(
     breakdown = rank_breakdown(analysis)
     cycles = rank_cycles(analysis.trace, phase_map, trace.metadata)
     talk = rank_communication(analysis) if talks else None
-    return RankResult(breakdown, cycles, talk, trace.warnings[before:])
+    rank = analysis.trace
+    return RankResult(breakdown, cycles, talk, trace.warnings[before:], rank.rank, rank.world_size)
 
 
 def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None, *, talks: bool) -> RankResult | None:
@@ -83,4 +87,6 @@ def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | Non
         summed_breakdown(rank, windows, looks),
         rank_cycles(events, phase_map, trace.metadata),
         CompactTalk(rank.key, rank.rank, rank.host, names, parts, replays) if talks else None,
+        rank=rank.rank,
+        world=rank.world_size,
     )

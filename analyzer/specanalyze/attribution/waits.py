@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -153,14 +153,20 @@ class Talk(Protocol):
     def replays_by_window(self) -> dict[int, dict[int, Ints]]: ...
 
 
-def match(ranks: Sequence[Talk]) -> Waits | None:
-    """Match the collectives of all ranks; None with fewer than two ranks, where waiting is unknown."""
+def match(ranks: Sequence[Talk], absent: Collection[int] = ()) -> Waits | None:
+    """Match the collectives of all ranks; None with fewer than two ranks, where waiting is unknown.
+
+    Args:
+        ranks: what each rank recorded.
+        absent: ranks of the recording that are not among these. A collective whose group is not told may have had them, so it
+            counts as incomplete.
+    """
     if len(ranks) < 2:
         return None
     tables = [r.kernels.with_columns(pl.lit(i, dtype=pl.Int64).alias("who")) for i, r in enumerate(ranks)]
     all_kernels = pl.concat(tables)
-    by_seq, missing = _matched_by_seq(all_kernels, ranks)
-    by_replay, reasons = _matched_by_replay(all_kernels, ranks)
+    by_seq, missing = _matched_by_seq(all_kernels, ranks, absent)
+    by_replay, reasons = _matched_by_replay(all_kernels, ranks, absent)
     matched = pl.concat([by_seq, by_replay.select(by_seq.columns)])
     matched = _tested(matched, ranks)
     unmatched = {r.key: r.kernels.height - matched.filter(pl.col("who") == i).height for i, r in enumerate(ranks)}
@@ -177,7 +183,9 @@ def match(ranks: Sequence[Talk]) -> Waits | None:
     )
 
 
-def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
+def _matched_by_seq(
+    kernels: pl.DataFrame, ranks: Sequence[Talk], absent: Collection[int]
+) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
     """Eager collectives: same process group and sequence number, once a rank."""
     # A group known by name only is taken to be one group; groups of one name but other members are told apart.
     keyed = kernels.filter(pl.col("seq") >= 0, pl.col("replay") < 0).with_columns(
@@ -192,7 +200,7 @@ def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.Da
     once = keyed.filter(pl.len().over([*keys, "who"]) == 1)
     sized = once.with_columns(pl.len().over(keys).alias("have"))
     sized = sized.filter(pl.col("have") > 1)
-    members = {r.rank: r.key for r in ranks}
+    members = {*(r.rank for r in ranks), *absent}
     expected = (
         pl.when(pl.col("group_ranks").is_not_null())
         .then(pl.col("group_ranks").list.len())
@@ -211,7 +219,9 @@ def _matched_by_seq(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.Da
     return _numbered(sized, keys), missing
 
 
-def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl.DataFrame, list[str]]:
+def _matched_by_replay(
+    kernels: pl.DataFrame, ranks: Sequence[Talk], absent: Collection[int]
+) -> tuple[pl.DataFrame, list[str]]:
     """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree; why others are not matched.
 
     Where every kernel of a phase's replays tells its group, it is the n-th kernel of that group, among the group's ranks.
@@ -223,19 +233,29 @@ def _matched_by_replay(kernels: pl.DataFrame, ranks: Sequence[Talk]) -> tuple[pl
         counts = [r.replays[code] for r in ranks]
         if not any(c.any() for c in counts):
             continue
-        differing = _differing(ranks, code)
+        differing = differing_replays(ranks, code)
         if differing:
-            reasons.append(f"replays of {phase} differ in number{differing}: none of them is matched")
+            reasons.append(none_matched(phase, differing))
             continue
         mine = kernels.filter((pl.col("phase") == code) & (pl.col("replay") >= 0))
-        usable.append(_same_in_group(mine, ranks, phase, len(counts[0]), reasons))
+        usable.append(_same_in_group(mine, ranks, phase, len(counts[0]), reasons, all_here=not absent))
     columns = {"_group": pl.String, "have": pl.UInt32, "complete": pl.Boolean, "matched_by": pl.String}
     empty = kernels.clear().with_columns(pl.lit(None, dtype=d).alias(n) for n, d in columns.items())
     rows = pl.concat(usable) if usable else empty
     return _numbered(rows, ["phase", "replay", "_group", "position", "window"]), reasons
 
 
-def _differing(ranks: Sequence[Talk], code: int) -> str:
+def none_matched(phase: str, differing: str) -> str:
+    """Why no replay of a phase is matched; ``differing`` of ``differing_replays``."""
+    return f"replays of {phase} differ in number{differing}: none of them is matched"
+
+
+def some_unmatched(phase: str, odd: int, replays: int) -> str:
+    """Why some replays of a phase are not matched."""
+    return f"{odd} of {replays} replays of {phase} differ in their communication kernels: not matched"
+
+
+def differing_replays(ranks: Sequence[Talk], code: int) -> str:
     """Where and how the ranks' replays of a phase differ in number, in all or in one window; empty where they agree."""
     numbers = {"": [len(r.replays[code]) for r in ranks]}
     for window in sorted({window for r in ranks for window in r.replays_by_window}):
@@ -248,7 +268,7 @@ def _differing(ranks: Sequence[Talk], code: int) -> str:
 
 
 def _same_in_group(
-    kernels: pl.DataFrame, ranks: Sequence[Talk], phase: str, replays: int, reasons: list[str]
+    kernels: pl.DataFrame, ranks: Sequence[Talk], phase: str, replays: int, reasons: list[str], *, all_here: bool
 ) -> pl.DataFrame:
     """A phase's kernels in replays where all ranks of their group have equally many of that group."""
     known = kernels.get_column("group_ranks").null_count() == 0
@@ -281,12 +301,12 @@ def _same_in_group(
                 pl.col("who").is_in(members), pl.col("replay").is_in(np.flatnonzero(same).tolist())
             ).with_columns(
                 pl.lit(len(members), dtype=pl.UInt32).alias("have"),
-                pl.lit(named is None or len(members) == len(named)).alias("complete"),
+                pl.lit(all_here if named is None else len(members) == len(named)).alias("complete"),
                 pl.lit("replay").alias("matched_by"),
             )
         )
     if odd:
-        reasons.append(f"{len(odd)} of {replays} replays of {phase} differ in their communication kernels: not matched")
+        reasons.append(some_unmatched(phase, len(odd), replays))
     return pl.concat(kept)
 
 
