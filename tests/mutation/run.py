@@ -58,6 +58,7 @@ MODULES: Final = {
     "intervals": "specanalyze.intervals",
     "collectives": "specanalyze.collectives",
     "compact_rank": "specanalyze.formats.compact_rank",
+    "rank_collector": "specanalyze.formats.rank_collector",
     **{name: f"specanalyze.attribution.{name}" for name in ATTRIBUTION},
     **{name: f"specanalyze.answers.{name}" for name in ("accept", "positions", "calibration")},
 }
@@ -77,7 +78,16 @@ TESTS: Final = tuple(
             "partition",
         ),
         *("ranges", "activities", "cases", "steps", "ranks_report", "phases_report", "overhead", "sidecars", "load"),
-        *("nsys_report", "reference_traces", "measured", "breakeven", "compact_rank"),
+        *(
+            "nsys_report",
+            "reference_traces",
+            "measured",
+            "breakeven",
+            "rank_collector",
+            "compact_window",
+            "compact_talk",
+        ),
+        "compact_rank",
     )
 )
 FEW: Final = 25
