@@ -287,9 +287,8 @@ def test_what_one_rank_alone_tells_or_tells_twice_is_not_matched() -> None:
 
 
 def test_kernels_of_a_replay_are_matched_by_their_place_whatever_number_they_tell() -> None:
-    """One number for all replays of a graph would make twins of them."""
     rows = [
-        {**row, "seq": 0, "group": "tp", "group_ranks": [0, 1]} if row["kind"] == "kernel" else row
+        {**row, "seq": row["start_ns"], "group": "tp", "group_ranks": [0, 1]} if row["kind"] == "kernel" else row
         for row in two_windows()
     ]
     rows = [row for row in rows if row.get("correlation") != 3]
@@ -411,7 +410,17 @@ def test_a_rank_without_a_match_has_no_row() -> None:
     assert voided.collectives.select("rank", "wait_ns", "voided").rows() == [(r, None, True) for r in ("0", "1", "2")]
 
 
-def test_collectives_are_numbered_by_the_first_ranks_starts_and_where_they_tie_as_they_come() -> None:
+def test_a_kernel_of_a_group_that_the_others_lack_is_not_matched() -> None:
+    pair = ("tp", [0, 1])
+    found = found_by_replay(grouped([pair, ("dp", [0, 1])], [pair]), grouped([pair], [pair]))
+    assert found == (
+        [("tp", replay, 0, rank, 2, True) for replay in (0, 1) for rank in ("0", "1")],
+        ["1 of 2 replays of verify differ in their communication kernels: not matched"],
+        {"0": 1, "1": 0},
+    )
+
+
+def test_collectives_are_numbered_by_the_first_ranks_starts() -> None:
     """Sixty-four groups that start together on rank 0, in another order on rank 1; one begins before them all."""
     names = [f"g{number}" for number in range(64)]
     first: Collective = (500, 600, "first", [0, 1], 0)
@@ -421,3 +430,20 @@ def test_collectives_are_numbered_by_the_first_ranks_starts_and_where_they_tie_a
         rows = found_by_seq([*one, first], [*late, first])[0]
         assert [row[0] for row in rows[::2]] == ["first", *names]
         assert [row[2] for row in rows] == ["0", "1"] * 65
+
+
+def test_collectives_that_start_together_are_numbered_as_they_come() -> None:
+    """A thousand at seven instants, of groups whose names say nothing of their order; by number and in a replay."""
+    order = [(n * 377) % 1000 for n in range(1000)]
+    names = [f"g{number}" for number in order]
+    come = [name for late in range(7) for name, n in zip(names, order, strict=True) if n % 7 == late]
+    by_number: list[Collective] = [(1000 + n % 7, 2000, name, [0, 1], 0) for name, n in zip(names, order, strict=True)]
+    rows = found_by_seq(by_number, by_number)[0]
+    assert [row[0] for row in rows[::2]] == come
+    launched = [traces.phase("spec.verify", 0, 10_000), traces.launch("cudaGraphLaunch", 1, 1)]
+    launched += [
+        traces.kernel(ALLREDUCE, start, end, 1, group=group, group_ranks=ranks, stream=7 + n)
+        for n, (start, end, group, ranks, _) in enumerate(by_number)
+    ]
+    rows = found_by_replay(launched, launched)[0]
+    assert [row[0] for row in rows[::2]] == come

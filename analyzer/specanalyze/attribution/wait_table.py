@@ -76,8 +76,7 @@ def last_to_arrive(table: pl.DataFrame) -> list[str | None]:
     """For each collective in order of time the rank with the shortest duration: the others waited for it; None if void."""
     if not table.height:
         return []
-    shortest = table.sort("collective", "dur_ns", maintain_order=True).unique(
-        "collective", keep="first", maintain_order=True
-    )
+    by_time = table.sort("collective", "dur_ns", maintain_order=True)
+    shortest = by_time.group_by("collective", maintain_order=True).first()
     picked = shortest.select(pl.when(~pl.col("voided")).then(pl.col("rank"))).to_series()
     return picked.to_list()
