@@ -155,6 +155,27 @@ def test_arguments_of_kernels_and_collectives(tmp_path: Path) -> None:
     assert events["stream"].to_list() == [7, None, 7, None]
 
 
+def test_work_of_no_graph_has_no_graph_and_no_node(tmp_path: Path) -> None:
+    """From torch 2.12 on Kineto writes both ids for every kernel, as 0 outside graphs."""
+    ids = [
+        {"graph id": 0, "graph node id": 0},
+        {"graph id": 17, "graph node id": 17 << 32},
+        {"graph id": 17, "graph node id": (17 << 32) + 3},
+        {"graph id": 4},
+        {"graph node id": 5 << 32},
+        {},
+    ]
+    events = events_of(tmp_path, *(row("kernel", "k", pid=0, tid=7, **one) for one in ids))
+    assert events.select("graph_id", "node").rows() == [
+        (None, None),
+        (17, 0),
+        (17, 3),
+        (4, None),
+        (None, 0),
+        (None, None),
+    ]
+
+
 def test_ids_of_64_bits_are_exact(tmp_path: Path) -> None:
     ids = [5, 4294967301, 2**63 - 1, 2**63 + 5, 2**64 - 1]
     events = events_of(tmp_path, *(row("kernel", "k", pid=0, tid=7, correlation=i) for i in ids))

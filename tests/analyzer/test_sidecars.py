@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from specanalyze.answers.breakdown import break_down
 from specanalyze.formats.cycle_log import CycleLog, add_cycles
 from specanalyze.formats.event_frame import DTYPES, main_thread, table
 from specanalyze.formats.load import open_trace
@@ -229,3 +230,50 @@ def test_nodes_match_the_activities_of_every_replay(reference: Path) -> None:
     assert sum(nodes) == sum(
         graph.nodes for graph in read_node_map(path.with_name("e2_nodemap_m17_rank0.nodemap.json"))
     )
+
+
+def test_a_map_is_not_joined_by_the_profilers_own_graph_numbers(tmp_path: Path) -> None:
+    """Kineto (torch >= 2.12) numbers executable graphs, the map captures: 1 and 1 are two graphs."""
+    kernels = ["nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT", "_fwd_kernel", "fused_moe_kernel"]
+    rows: list[dict[str, Any]] = [
+        {"ph": "X", "cat": "user_annotation", "name": "spec.verify", "pid": 7, "tid": 7, "ts": 1, "dur": 99},
+        {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaGraphLaunch",
+            "pid": 7,
+            "tid": 7,
+            "ts": 2,
+            "dur": 2,
+            "args": {"correlation": 9},
+        },
+    ]
+    for i, name in enumerate(kernels):
+        ids = {"graph id": 1, "graph node id": (1 << 32) + i}
+        args = {"device": 0, "stream": 7, "correlation": 9, **ids}
+        rows.append(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "pid": 0,
+                "tid": 7,
+                "ts": 10 * i + 10,
+                "dur": i + 1,
+                "args": args,
+            }
+        )
+    trace = tmp_path / "rank0.json"
+    trace.write_text(json.dumps({"traceEvents": rows}))
+    modules = [("M.layers.0.mlp.gate", "Linear"), ("M.layers.0.self_attn.attn", "RadixAttention")]
+    experts = ("M.layers.0.mlp.experts", "FusedMoE")
+    orders = ([*modules, experts], [experts, *modules])
+    maps = [
+        {"nodes": 3, "kinds": [0, 0, 0], "scopes": [[*scope, i, i + 1, 1] for i, scope in enumerate(order)]}
+        for order in orders
+    ]
+    (tmp_path / "rank0.nodemap.json").write_text(json.dumps(maps))
+    (rank,) = break_down(open_trace([trace])).ranks
+    assert rank.node_map["placed"] == 1
+    found = rank.buckets_ns["verify"]
+    assert (found["moe"], found["attention"]) == (4000, 2000)

@@ -52,6 +52,8 @@ _FACTS: Final = (
     "prompt_tokens",
     "completion_tokens",
 )
+_NODE_ID: Final = (pl.col("graph_id").fill_null(0).cast(pl.Int64) + 1) * (1 << 32) + pl.col("node").cast(pl.Int64)
+"""A node's id as torch.profiler has it: its ordinal in the low 32 bits, above them the executable graph, which is not 0."""
 _PARTITION_THREAD: Final = 1 << 30
 """Thread id of the partition's row; no thread of the host has it."""
 
@@ -200,7 +202,7 @@ def _arguments(device: pl.Expr) -> pl.Expr:
         argument("Process Group Ranks", text(each("group_ranks"))),
         argument("Seq", "seq"),
         argument("graph id", "graph_id"),
-        argument("graph node id", "node"),
+        argument("graph node id", _NODE_ID),
         argument("phase", text(pl.col("phase"))),
         argument("class", text(pl.col("bucket"))),
         argument("subclass", text(pl.col("subclass"))),

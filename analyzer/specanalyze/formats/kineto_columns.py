@@ -194,10 +194,13 @@ def by_kind(frame: pl.DataFrame, named_in_words: pl.Series) -> pl.DataFrame:
         for c in ("op", "dtype", "elements", "group", "group_ranks", "seq")
         if c in has
     ]
+    # Kineto writes both ids as 0 for work of no graph; a node's id is never 0, since its high half is the graph
+    ids = [pl.col(column) for column in ("node", "graph_id") if column in has]
+    graphed = device & (pl.coalesce(ids) != 0) if ids else device
     if "graph_id" in has:
-        exprs.append(pl.when(device).then(pl.col("graph_id")).alias("graph_id"))
+        exprs.append(pl.when(graphed).then(pl.col("graph_id")).alias("graph_id"))
     if "node" in has:
-        exprs.append(pl.when(device).then(pl.col("node") & _NODE_MASK).alias("node"))
+        exprs.append(pl.when(graphed).then(pl.col("node") & _NODE_MASK).alias("node"))
     frame = frame.with_columns(exprs)
     useless = (kind == "launch") & (pl.col("correlation").is_null() if "correlation" in has else pl.lit(True))
     timeless = pl.col("ts_ns").is_null() & ~device

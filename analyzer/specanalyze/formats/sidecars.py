@@ -11,7 +11,7 @@ from typing import Final
 import polars as pl
 
 from specanalyze.formats import cycle_log, node_map
-from specanalyze.formats.event_frame import main_thread, table
+from specanalyze.formats.event_frame import DTYPES, main_thread, table
 from specanalyze.formats.input_path import is_file
 from specanalyze.formats.recordings import rank_in_name
 from specanalyze.trace import RankTrace
@@ -86,5 +86,7 @@ def add(trace: RankTrace, files: Sidecars) -> tuple[RankTrace, list[str]]:
         warnings += lines
     if files.node_map is not None:
         rows = node_map.node_rows(node_map.read_node_map(files.node_map), trace.rank, main_thread(events)[0])
-        events = table(pl.concat([events.filter(pl.col("kind") != "node"), rows], how="diagonal"))
+        # The trace's own graph numbers are the profiler's, of executable graphs; the map numbers captures. Node ordinals hold for both.
+        events = events.filter(pl.col("kind") != "node").with_columns(graph_id=pl.lit(None, dtype=DTYPES["graph_id"]))
+        events = table(pl.concat([events, rows], how="diagonal"))
     return replace(trace, events=events), warnings
