@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,74 +12,28 @@ from typing import Any
 import polars as pl
 import pytest
 import traces
+from both_ways import COLLECT, assert_same, both, compact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import KERNELS, some_rows
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.attribution.compact_talk import CompactTalk
-from specanalyze.attribution.rank_result import RankResult, rank_result
+from specanalyze.attribution.rank_result import rank_result
 from specanalyze.attribution.wait_table import by_replay
 from specanalyze.attribution.waits import match
-from specanalyze.formats.compact_rank import CompactRank, OddRowsError
 from specanalyze.formats.event_frame import table
-from specanalyze.formats.frame_piece import FramePiece
 from specanalyze.formats.load import open_trace
-from specanalyze.formats.rank_collector import Collector
 from specanalyze.formats.trace_files import read_trace, write_trace
-from specanalyze.native import collect, timeline
+from specanalyze.native import timeline
 from specanalyze.native.library import library
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.phases import PHASE_KEYS
 
-COLLECT = collect.compiled()
 SCANNER = library("kineto_scan")
 pytestmark = pytest.mark.skipif(
     COLLECT is None or timeline.compiled() is None, reason="no C compiler on this machine, or switched off"
 )
-
-
-def compact(events: pl.DataFrame, pieces: int) -> CompactRank | None:
-    """A compact rank of events that come in so many pieces."""
-    assert COLLECT is not None
-    collector = Collector(COLLECT)
-    rows = max(1, -(-events.height // pieces))
-    try:
-        for first in range(0, events.height, rows):
-            collector.add(FramePiece(events.slice(first, rows), {}))
-        return collector.finished("0", 0, "a test")
-    except OddRowsError:
-        return None
-
-
-def both(events: pl.DataFrame, pieces: int) -> tuple[RankResult, RankResult]:
-    """What a rank comes to: summed while it is read, and from its whole tables."""
-    whole = RankSource("0", "a test", lambda: RankTrace("0", 0, "a test", events))
-    summed = replace(whole, compact=lambda: compact(events, pieces))
-    trace = Trace("a test", (whole,))
-    results = rank_result(summed, trace), rank_result(whole, trace)
-    assert isinstance(results[0].communication, CompactTalk), "it was not read compactly"
-    return results
-
-
-def assert_same(got: RankResult, want: RankResult) -> None:
-    for field in fields(want.breakdown):
-        one, other = getattr(got.breakdown, field.name), getattr(want.breakdown, field.name)
-        if isinstance(other, pl.DataFrame):
-            assert one.schema == other.schema
-            assert one.equals(other), field.name
-        else:
-            assert one == other, field.name
-    assert got.cycles.equals(want.cycles)
-    assert got.communication is not None
-    assert want.communication is not None
-    assert got.communication.replays.keys() == want.communication.replays.keys()
-    for phase, sizes in want.communication.replays.items():
-        assert got.communication.replays[phase].tolist() == sizes.tolist()
-    order = ["start_ns", "end_ns", "name", "phase", "replay", "position"]
-    columns = [c for c in want.communication.kernels.columns if c != "index"]
-    one, other = (r.communication.kernels.select(columns).sort(order) for r in (got, want))  # type: ignore[union-attr]
-    assert one.equals(other)
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import traces
 from hypothesis import strategies as st
 
@@ -56,3 +58,72 @@ some_rows = st.tuples(some_ranges, some_launches, some_kernels).flatmap(
     lambda t: st.permutations([*t[0], *t[1], *t[2]])
 )
 """Rows for ``traces.events``, in any order."""
+
+MODULES = (
+    ("model.layers.0.mlp.experts", "FusedMoE"),
+    ("model.layers.0.self_attn.attn", "RadixAttention"),
+    ("model.layers.0.self_attn.qkv_proj", "QKVParallelLinear"),
+    ("model.layers.0.input_layernorm", "RMSNorm"),
+    ("model.layers.0", "DecoderLayer"),
+    ("model.logits_processor", "LogitsProcessor"),
+    (None, None),
+)
+_collective = st.sampled_from([{}, {"op": "allreduce", "elements": 8, "group": "tp:0", "group_ranks": [0, 1]}])
+_captured = st.lists(
+    st.tuples(
+        st.sampled_from(["kernel", "kernel", "kernel", "memcpy", "event_record"]),
+        st.sampled_from(sorted(KERNELS)),
+        st.booleans(),
+        st.sampled_from(MODULES),
+        _collective,
+    ),
+    min_size=1,
+    max_size=5,
+)
+_change = st.sampled_from(["", "", "", "", "lost", "renamed", "turned"])
+_names_ids = st.sampled_from(["order", "graph", "ids", "ids", "other graph"])
+_replays = st.lists(
+    st.tuples(st.integers(0, 2), _change, _names_ids, st.integers(0, 90), st.integers(0, 4), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
+
+
+@st.composite
+def some_replays(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows of a rank with captured graphs: their nodes, and replays of them that lack, rename or turn round some of their activities."""
+    graphs = draw(st.lists(_captured, min_size=1, max_size=3))
+    rows: list[dict[str, Any]] = []
+    for number, captured in enumerate(graphs):
+        for ordinal, (kind, name, told, (module, module_class), facts) in enumerate(captured):
+            row = {
+                "kind": "node",
+                "name": name if told and kind == "kernel" else kind,
+                "pid": 1,
+                "start_ns": 0,
+                "dur_ns": 0,
+            }
+            where = {
+                "graph_id": number,
+                "node": ordinal,
+                "node_type": kind,
+                "module": module,
+                "module_class": module_class,
+            }
+            rows.append({**row, **where, **(facts if "Reduce" in name else {})})
+    for number, (which, change, tells, begin, step, known) in enumerate(draw(_replays)):
+        graph = which % len(graphs)
+        shown = [(i, kind, name) for i, (kind, name, *_) in enumerate(graphs[graph]) if kind != "event_record"]
+        if change == "lost":
+            shown = shown[1:]
+        elif change == "turned":
+            shown = shown[::-1]
+        if known:
+            rows.append(traces.launch("cudaGraphLaunch", begin, 100 + number))
+        for place, (ordinal, kind, name) in enumerate(shown):
+            start = begin + 2 + step * place
+            ids = {"graph_id": graph if tells in ("graph", "ids") else 7} if tells != "order" else {}
+            ids |= {"node": ordinal} if tells == "ids" else {}
+            name = "another" if change == "renamed" and not place else name
+            rows.append(traces.kernel(name, start, start + 3, 100 + number, stream=7 + place % 2, kind=kind, **ids))
+    return rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from specanalyze.attribution.activities import Activities
 from specanalyze.collectives import operation
@@ -40,14 +41,25 @@ def collective_columns(activities: Activities, index: Ints) -> pl.DataFrame:
     own = told(activities.rows[activities.row[index]])
     placement = activities.placement
     if placement is not None and placement.nodes.height:
-        node = placement.node_row[index]
-        nodes = told(placement.nodes[np.maximum(node, 0)])
-        known = pl.Series((node >= 0) & ~placement.one_of_several[index])
-        own = own.with_columns(
-            pl.when(pl.col(name).is_null() & known).then(nodes.get_column(name)).otherwise(pl.col(name)).alias(name)
-            for name in TOLD
-        )
+        node = np.where(placement.one_of_several[index], -1, placement.node_row[index])
+        own = with_nodes(own, told(placement.nodes), node)
     return described(own, activities.rows[activities.row[index]].get_column("name"))
+
+
+def with_nodes(own: pl.DataFrame, nodes: pl.DataFrame, node: NDArray[Any]) -> pl.DataFrame:
+    """Columns TOLD, completed by what nodes of captured graphs tell.
+
+    Args:
+        own: columns TOLD.
+        nodes: the same of the node rows.
+        node: row of ``nodes`` for each row, -1 where none is known.
+    """
+    of_rows = nodes[np.maximum(node, 0)]
+    known = pl.Series(node >= 0)
+    return own.with_columns(
+        pl.when(pl.col(name).is_null() & known).then(of_rows.get_column(name)).otherwise(pl.col(name)).alias(name)
+        for name in TOLD
+    )
 
 
 def described(own: pl.DataFrame, name: pl.Series) -> pl.DataFrame:

@@ -7,15 +7,15 @@ but the order in the replays tells which collective is which, these sums need du
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from specanalyze.attribution.activities import communication_code
-from specanalyze.attribution.collective_columns import described, told
+from specanalyze.attribution.collective_columns import described, told, with_nodes
 from specanalyze.attribution.compact_window import JoinedWindow, Looks
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays, replay_sizes
@@ -33,6 +33,10 @@ from specschema.phases import OUTSIDE, UNATTRIBUTED
 _SLICE: Final = 1 << 17
 
 
+_Group: TypeAlias = tuple[str, tuple[int, ...]]
+"""Name of a process group, and its ranks."""
+
+
 @dataclass(frozen=True)
 class TalkPart:
     """Communication kernels of one window, in order of start.
@@ -44,6 +48,8 @@ class TalkPart:
         phase: code.
         replay: n-th graph launch call of its phase in the window, -1 outside replays.
         told: what few rows tell: columns row (index into these arrays) and those of COLLECTIVE_FACTS that occur.
+        node: row of ``CompactTalk.nodes`` that tells what the kernel's own row does not, -1 where none does; empty of a rank without
+            captured graphs.
     """
 
     window: int
@@ -53,6 +59,7 @@ class TalkPart:
     phase: Array
     replay: Array
     told: pl.DataFrame
+    node: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -67,6 +74,7 @@ class CompactTalk:
         names: name of each look.
         parts: by window.
         part_replays: by window: phase code -> communication kernels of each replay, replays without records included as 0.
+        nodes: what the nodes of captured graphs tell of their collectives: columns of ``collective_columns.TOLD``.
     """
 
     key: str
@@ -75,6 +83,7 @@ class CompactTalk:
     names: list[str]
     parts: list[TalkPart]
     part_replays: list[dict[int, Ints]]
+    nodes: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     @cached_property
     def replays(self) -> dict[int, Ints]:
@@ -88,8 +97,35 @@ class CompactTalk:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no kernel tells a group, a sequence number or another fact."""
+        """Whether no kernel's own row tells a group, a sequence number or another fact."""
         return not any(part.told.height for part in self.parts)
+
+    @cached_property
+    def _groups(self) -> tuple[Ints, list[_Group]]:
+        """Number of the process group of each row of ``nodes``, -1 where its ranks are not known, and the groups."""
+        numbers: dict[_Group, int] = {}
+        groups = [
+            -1 if ranks is None else numbers.setdefault((name or "", tuple(ranks)), len(numbers))
+            for name, ranks in self.nodes.select("group", "group_ranks").iter_rows()  # one turn a node
+        ]
+        return np.array(groups, dtype=np.int64), list(numbers)
+
+    def groups(self, code: int) -> set[_Group] | None:
+        """The process groups of the kernels in the replays of a phase; None where one of them does not tell its group's ranks."""
+        found: set[_Group] = set()
+        for part in self.parts:
+            mine = (part.phase == code) & (part.replay >= 0)
+            if not mine.any():
+                continue
+            node = part.node[mine] if len(part.node) else np.array([-1])
+            if node.min() < 0:
+                return None
+            of_node, groups = self._groups
+            numbers = np.unique(of_node[node]).tolist()
+            if numbers[0] < 0:
+                return None
+            found.update(groups[number] for number in numbers)
+        return found
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
@@ -123,7 +159,10 @@ class CompactTalk:
                 "position": position,
             }
         )
-        more = described(told(facts), name)
+        own = told(facts)
+        if len(part.node):
+            own = with_nodes(own, self.nodes, part.node)
+        more = described(own, name)
         return pl.concat([kernels, more], how="horizontal").with_columns(pl.lit(part.window).alias("window"))
 
 
@@ -155,6 +194,7 @@ def window_talk(window: JoinedWindow, looks: Looks) -> tuple[TalkPart, dict[int,
         phase,
         replay,
         _told(device.told, index),
+        *([] if window.placed is None else [window.placed.collective_nodes(index)]),
     )
     return part, replays
 
@@ -209,6 +249,8 @@ def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
         if differing:
             reasons.append(none_matched(phase, differing))
             continue
+        if not _all_talk(ranks, code):
+            return None
         counts = np.stack([np.concatenate(windows) for windows in by_window])
         fewest = counts.min(axis=0)
         same = fewest == counts.max(axis=0)
@@ -220,6 +262,18 @@ def replay_sums(ranks: Sequence[CompactTalk]) -> ReplaySums | None:
         matched += int(fewest[same].sum())
     unmatched = {rank.key: sum(len(part) for part in rank.parts) - matched for rank in ranks}
     return ReplaySums(sums, matched, voided, unmatched, reasons)
+
+
+def _all_talk(ranks: Sequence[CompactTalk], code: int) -> bool:
+    """Whether the collectives of a phase's replays count as those of all ranks: one tells no group, or all tell one that has them all."""
+    groups: set[_Group] = set()
+    for rank in ranks:
+        mine = rank.groups(code)
+        if mine is None:
+            return True
+        groups |= mine
+    everyone = {rank.rank for rank in ranks}
+    return len(everyone) == len(ranks) and [everyone.intersection(members) for _, members in groups] == [everyone]
 
 
 def _phase_sums(

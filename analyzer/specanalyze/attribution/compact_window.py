@@ -7,7 +7,7 @@ the partition is kept but its sums.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -22,6 +22,7 @@ from specanalyze.attribution.activities import (
     compute_code,
     cut_impossible,
 )
+from specanalyze.attribution.compact_nodes import PlacedRows, RankNodes, ids_of, placed_rows
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
 from specanalyze.columns import Ints, distinct
 from specanalyze.formats.compact_rank import Calls, CompactRank, DeviceRows
@@ -82,6 +83,8 @@ class JoinedWindow:
         replay, replay_end: the graph launches among them, and the last end of each one's rows.
         begin, end: the window W, ns; equal where no range is recognised.
         cut: durations cut.
+        by_map: rows whose bucket the node map decided; None of a rank without captured graphs, as ``placed`` is.
+        placed: node of each row.
     """
 
     number: int
@@ -100,6 +103,8 @@ class JoinedWindow:
     end: int
     cut: int
     passes: Passes
+    by_map: NDArray[np.bool_] | None = None
+    placed: PlacedRows | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ class WindowSums:
         rows: sums over device rows.
         replays, lost: graph launch calls of each range, and how many of them have no device row.
         invalid, cut: rows dropped, durations cut.
+        node_map: replays by how they were placed; empty of a rank without captured graphs.
     """
 
     number: int
@@ -124,9 +130,17 @@ class WindowSums:
     lost: Ints
     invalid: int
     cut: int
+    node_map: dict[str, int] = field(default_factory=dict)
 
 
-def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges: Ranges, looks: Looks) -> JoinedWindow:
+def joined_window(
+    compiled: ctypes.CDLL,
+    rank: CompactRank,
+    number: int,
+    ranges: Ranges,
+    looks: Looks,
+    nodes: RankNodes | None = None,
+) -> JoinedWindow:
     """Join a window's device rows with its launch calls; the window is taken out of ``rank``, whose arrays are changed."""
     device, calls = rank.windows.pop(number)
     device, passes = _settled(compiled, device)
@@ -137,8 +151,10 @@ def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges:
         cut += more
         device = replace(device, length=end - device.start)
         passes = Passes(compiled, device.start, device.length)
+    known = None if nodes is None else ids_of(nodes, device)
     call = _called(device.id, calls.id)
-    device = replace(device, id=np.empty(0, dtype=np.int32))
+    nothing = np.empty(0, dtype=np.int32)
+    device = replace(device, id=nothing, node=nothing)
     call_range = _innermost(compiled, ranges, calls, rank.threads)
     calls = replace(calls, id=calls.id[:0].copy(), thread=calls.thread[:0].copy())
     first, last, count, latest = passes.extents(call, call_range, len(calls))
@@ -151,6 +167,11 @@ def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges:
         begin, end_of = int(ranges.start.min()), int(ranges.end.max())
         end_of = end_of if latest is None else max(end_of, latest)
     bucket = looks.bucket[device.look] if len(looks.looks) else np.empty(0, dtype=np.uint8)
+    by_map = placed = None
+    if nodes is not None:
+        placed = placed_rows(nodes, device, call, calls.graph, known)
+        by_map = nodes.decide(bucket, placed.node)
+        device = replace(device, ran=nothing)
     return JoinedWindow(
         number,
         ranges,
@@ -168,6 +189,8 @@ def joined_window(compiled: ctypes.CDLL, rank: CompactRank, number: int, ranges:
         end_of,
         cut,
         passes,
+        by_map,
+        placed,
     )
 
 
@@ -216,7 +239,7 @@ def window_sums(window: JoinedWindow, streams: list[int], looks: int) -> WindowS
         },
     )
     partition = bound.partition(len(PHASE_KEYS), len(ranges)) if len(ranges) else None
-    rows = bound.rows(device.look, None, max(1, looks), len(PHASE_KEYS))
+    rows = bound.rows(device.look, window.by_map, max(1, looks), len(PHASE_KEYS))
     graph = np.flatnonzero(calls.graph)
     called = window.call_range[graph]
     recorded = called[window.count[graph] > 0]
@@ -231,6 +254,7 @@ def window_sums(window: JoinedWindow, streams: list[int], looks: int) -> WindowS
         replays - kept,
         device.invalid,
         window.cut,
+        {} if window.placed is None else window.placed.counts,
     )
 
 
@@ -240,6 +264,7 @@ def for_talk(window: JoinedWindow) -> JoinedWindow:
         window,
         device=replace(window.device, stream=window.device.stream[:0].copy()),
         bucket=window.bucket[:0].copy(),
+        by_map=None,
         first=window.first[:0].copy(),
         count=window.count[:0].copy(),
         wait=window.wait[:0].copy(),
@@ -249,7 +274,8 @@ def for_talk(window: JoinedWindow) -> JoinedWindow:
 def _settled(compiled: ctypes.CDLL, device: DeviceRows) -> tuple[DeviceRows, Passes]:
     """The rows in order of start, equal starts in file order."""
     passes = Passes(compiled, device.start, device.length)
-    if not device.told.height and passes.settle([device.stream, device.look, device.id]):
+    placed = [column for column in (device.ran, device.node) if len(column)]
+    if not device.told.height and passes.settle([device.stream, device.look, device.id, *placed]):
         return device, passes
     # What settling leaves half done still has equal starts in file order.
     order = np.argsort(device.start, kind="stable")
@@ -264,6 +290,7 @@ def _settled(compiled: ctypes.CDLL, device: DeviceRows) -> tuple[DeviceRows, Pas
         device.id[order],
         told,
         device.invalid,
+        *(column[order] if len(column) else column for column in (device.ran, device.node)),
     )
     return device, Passes(compiled, device.start, device.length)
 

@@ -173,6 +173,8 @@ def summed_breakdown(rank: CompactRank, windows: Sequence[WindowSums], looks: Lo
             code = PHASE_CODE[name]
             setattr(result, name, (count + int(rows.count[code]), ns + int(rows.whole[code])))
         result.lead_ns = max(result.lead_ns, rows.lead or 0)
+        for way, replays in window.node_map.items():
+            result.node_map[way] = result.node_map.get(way, 0) + replays
         _add_looks(result, rows, looks)
         if part is None:
             continue

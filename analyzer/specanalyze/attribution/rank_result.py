@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from specanalyze.attribution.analysis import analyse_rank
+from specanalyze.attribution.compact_nodes import RankNodes
 from specanalyze.attribution.compact_talk import CompactTalk, window_talk
 from specanalyze.attribution.compact_window import Looks, for_talk, joined_window, window_sums
 from specanalyze.attribution.cycles import rank_cycles
@@ -68,12 +69,12 @@ def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | Non
     compiled = None if rank is None else timeline.compiled()
     if compiled is None or rank is None or has_module_ranges(rank.events):
         return None
-    looks = Looks(rank.looks)
+    looks, nodes = Looks(rank.looks), RankNodes.of(rank.events, rank.looks)
     windows, parts, replays = [], [], []
     known = rank.events.get_column("window").null_count() < rank.events.height
     for number in sorted(rank.windows):
         rows = rank.events.filter(pl.col("window") == number) if known else rank.events
-        window = joined_window(compiled, rank, number, recognised_ranges(rows, phase_map), looks)
+        window = joined_window(compiled, rank, number, recognised_ranges(rows, phase_map), looks, nodes)
         windows.append(window_sums(window, rank.streams, len(rank.looks)))
         if talks:
             window = for_talk(window)
@@ -83,10 +84,11 @@ def _summed(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | Non
         del window
     events = RankTrace(rank.key, rank.rank, rank.source, rank.events, rank.host, world_size=rank.world_size)
     names = [name for name, _, _ in rank.looks]
+    told = pl.DataFrame() if nodes is None else nodes.told
     return RankResult(
         summed_breakdown(rank, windows, looks),
         rank_cycles(events, phase_map, trace.metadata),
-        CompactTalk(rank.key, rank.rank, rank.host, names, parts, replays) if talks else None,
+        CompactTalk(rank.key, rank.rank, rank.host, names, parts, replays, told) if talks else None,
         rank=rank.rank,
         world=rank.world_size,
     )

@@ -47,6 +47,9 @@ class ArrowPiece:
     def has(self, name: str) -> bool:
         return name in self._names
 
+    def tells(self, name: str) -> bool:
+        return name in self._names and self._batch.column(name).null_count < len(self)
+
     def __len__(self) -> int:
         return int(self._batch.num_rows)
 

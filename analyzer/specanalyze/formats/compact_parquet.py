@@ -23,6 +23,10 @@ _SUMMED: Final = frozenset(
     }
 )
 """Columns that sums over a rank need."""
+_NODES: Final = "node_type"
+"""What every node of a captured graph has."""
+_OF_NODES: Final = frozenset(("graph_id", "node", _NODES, "module", "module_class"))
+"""Columns that they need beside these of a rank with captured graphs."""
 _CYCLE_FACTS: Final = frozenset(("cycle", "mode", "batch_size", "draft_tokens", "graph_batch_size", "context_tokens"))
 _COMPILES_ABOVE_ROWS: Final = 200_000
 """Rows of a rank that repay compiling what takes them apart, once."""
@@ -36,9 +40,10 @@ def compact_rank(rank: RankGroups, report: GroupProgress) -> CompactRank | None:
     compiled = collect.compiled(compile_it=rows > _COMPILES_ABOVE_ROWS)
     if compiled is None:
         return None
-    collector = Collector(compiled)
     dictionaries: dict[str, Any] = {}
     try:
+        nodes = any(_NODES in columns_of(file, group) for file, groups in rank.parts for group in groups)
+        collector = Collector(compiled, nodes=nodes)
         for file, groups in rank.parts:
             types = types_of(file)
             if "kind" not in types:
@@ -47,7 +52,7 @@ def compact_rank(rank: RankGroups, report: GroupProgress) -> CompactRank | None:
             whole = pq.ParquetFile(readable(file.path), metadata=file.parquet, read_dictionary=texts)
             for group in groups:
                 constant = _constant(file, group)
-                columns = [c for c in _summed_columns(file, group) if c not in constant]
+                columns = [c for c in _summed_columns(file, group, nodes=nodes) if c not in constant]
                 for batch in whole.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
                     collector.add(ArrowPiece(batch, constant, dictionaries))
                 report.add(file, group)
@@ -65,13 +70,14 @@ def compact_rank(rank: RankGroups, report: GroupProgress) -> CompactRank | None:
         return None  # the whole-table path says what is wrong, if anything is
 
 
-def _summed_columns(file: TraceFile, group: int) -> list[str]:
+def _summed_columns(file: TraceFile, group: int, *, nodes: bool) -> list[str]:
     """Columns of a row group that sums over it need.
 
     Lists of which no element is known are not read where no number stands beside them: reading four such columns costs as much as all
     that are needed, and they tell nothing.
     """
-    names = [name for name in columns_of(file, group) if name in _SUMMED]
+    wanted = _SUMMED | _OF_NODES if nodes else _SUMMED
+    names = [name for name in columns_of(file, group) if name in wanted]
     row_group = file.parquet.row_group(group)
     unknown = set()
     for i in range(row_group.num_columns):

@@ -1,13 +1,13 @@
 """One rank as the breakdown needs it: a few narrow arrays instead of the event table, built piece by piece while it is read.
 
 A device row takes about 20 bytes, a launch call 15, where a row of the event table takes 75. Rows that the breakdown does not look
-at (CPU operators, marks) are not kept. What is unusual (times that no clock gives, control characters in names, nodes of captured
-graphs, ...) is judged in one place, by the whole-table path: ``rank_collector`` raises OddRowsError, and the rank is read that way.
+at (CPU operators, marks) are not kept. What is unusual (times that no clock gives, control characters in names, ...) is judged in one
+place, by the whole-table path: ``rank_collector`` raises OddRowsError, and the rank is read that way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,10 @@ class OddRowsError(Exception):
     """Rows that only the whole-table path can judge."""
 
 
+def _nothing() -> Array:
+    return np.empty(0, dtype=np.int32)
+
+
 @dataclass(frozen=True)
 class DeviceRows:
     """Device rows with a usable time, in order of start (equal starts in file order).
@@ -40,6 +44,8 @@ class DeviceRows:
         id: correlation id less a number that is the same for all rows and calls, int32; NO_ID where unknown.
         told: what few rows tell of collectives: columns row (index into these arrays) and those of COLLECTIVE_FACTS that occur.
         invalid: rows dropped because they have no usable time.
+        ran, node: the captured graph and its node that each row names, int32, -1 where it names none; empty where no row does, and
+            where the rank has no captured graphs.
     """
 
     start: Ints
@@ -49,6 +55,8 @@ class DeviceRows:
     id: Array
     told: pl.DataFrame
     invalid: int
+    ran: Array = field(default_factory=_nothing)
+    node: Array = field(default_factory=_nothing)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -80,7 +88,7 @@ class CompactRank:
 
     Attributes:
         key, rank, source, host, world_size: as ``RankTrace``.
-        events: phase, cycle and other host rows as the event table has them; and of every kind and window that the rank has
+        events: phase, cycle, node and other host rows as the event table has them; and of every kind and window that the rank has
             one row, without a time, so that what is asked of a whole table (which windows, was a profiler there) is answered.
         looks: (name, kind, operation or None) of device rows.
         streams: stream id of each (device, stream).

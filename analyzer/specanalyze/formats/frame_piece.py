@@ -35,6 +35,9 @@ class FramePiece:
     def has(self, name: str) -> bool:
         return name in self._rows.columns
 
+    def tells(self, name: str) -> bool:
+        return name in self._rows.columns and self._rows.get_column(name).null_count() < self._rows.height
+
     def __len__(self) -> int:
         return self._rows.height
 

@@ -48,6 +48,8 @@ _COLUMNS: Final = {
     "id": "correlation",
 }
 """Member of a batch -> column of the event table."""
+_PLACED: Final = {"ran": "graph_id", "node": "node"}
+"""The same of ranks with captured graphs."""
 _WITHOUT_ROW: Final = (*_DROPPED, "launch", *DEVICE_KINDS)
 """Kinds whose rows are not in ``CompactRank.events``."""
 _MOST: Final = (1 << 16) - 1
@@ -84,6 +86,9 @@ class Piece(Protocol):
 
     def has(self, name: str) -> bool:
         """Whether the piece has this column."""
+
+    def tells(self, name: str) -> bool:
+        """Whether any of its rows has a value there."""
 
     @property
     def constant(self) -> Mapping[str, int]:
@@ -132,10 +137,13 @@ class Collector:
 
     Args:
         compiled: of ``native.collect``.
+        nodes: the pieces have all that there is of captured graphs; without it rows of kind ``node`` are odd.
     """
 
-    def __init__(self, compiled: ctypes.CDLL) -> None:
+    def __init__(self, compiled: ctypes.CDLL, *, nodes: bool = False) -> None:
         self._c = compiled
+        self._nodes = nodes
+        self._columns = _COLUMNS | _PLACED if nodes else _COLUMNS
         self._looks: dict[tuple[str, str, str | None], int] = {}
         self._streams, self._threads = _Pairs(), _Pairs()
         self._windows: dict[int | None, _Parts] = {}
@@ -159,7 +167,9 @@ class Collector:
         if not len(piece):
             return
         kind, kinds = piece.codes("kind")
-        if "node" in kinds or not piece.has("start_ns"):
+        if not piece.has("start_ns"):
+            raise OddRowsError
+        if not self._nodes and "node" in kinds and bool((kind == kinds.index("node")).any()):
             raise OddRowsError
         window = None if "window" in piece.constant else piece.integers("window")
         numbers: list[int | None] = [piece.constant.get("window")]
@@ -170,7 +180,7 @@ class Collector:
             window = window if len(numbers) > 1 else None
         batch, held = self._batch(piece, kind, kinds)
         host = held[-1]
-        facts = [name for name in COLLECTIVE_FACTS if piece.has(name)]
+        facts = [name for name in COLLECTIVE_FACTS if piece.tells(name)]
         device_row = np.empty(len(piece), dtype=np.uint32) if facts else None
         batch.device_row = address(device_row)
         if window is not None:
@@ -206,7 +216,7 @@ class Collector:
         batch.most_start, batch.most_length = LATEST_NS, LONGEST_NS
         batch.earliest, batch.latest = self._range
         held: list[Any] = [piece]
-        for member, column in _COLUMNS.items():
+        for member, column in self._columns.items():
             where = None if column in piece.constant else piece.column(column)
             if where is not None:
                 setattr(batch, member, where)

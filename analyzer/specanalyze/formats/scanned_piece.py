@@ -79,6 +79,9 @@ class ScannedPiece:
     def has(self, name: str) -> bool:
         return name in self._integers
 
+    def tells(self, name: str) -> bool:
+        return name in self._integers
+
     def integers(self, name: str) -> Ints | None:
         return self._integers.get(name)
 

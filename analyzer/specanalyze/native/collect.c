@@ -18,11 +18,12 @@ enum { HOST = 0, CALL = 1, DEVICE = 2 };
 typedef struct {
     size_t rows, calls, row_room, call_room, invalid, longs;
     int64_t base; /* ids are kept as the difference to this one */
-    int has_base;
+    int has_base, has_ran, has_node;
     int64_t *start;
     uint32_t *length;
     uint16_t *stream, *look;
     int32_t *id;
+    int32_t *ran, *node; /* captured graph and node of each row, -1: unknown; NULL: no batch so far had the column */
     int64_t *call_start;
     int32_t *call_id;
     uint16_t *call_thread;
@@ -46,7 +47,7 @@ typedef struct {
     const uint8_t *graph;            /* of each name + 1 */
     int32_t *look_of;                /* of (op + 1, name + 1, kind): number, -1 where it has none yet */
     int64_t kinds, names, ops;
-    column start, length, window, stream, device, pid, tid, id;
+    column start, length, window, stream, device, pid, tid, id, ran, node;
     int64_t one_device, one_pid, wanted; /* values of all rows where there is no column; the window that is wanted */
     int64_t most_start, most_length, earliest, latest;
     const int64_t *streams, *threads; /* pairs */
@@ -69,7 +70,8 @@ static int more_rows(collected *c) {
     size_t room = c->row_room ? c->row_room + c->row_room / 2 : FIRST_ROOM;
     if (!widen((void **)&c->start, room, sizeof *c->start) || !widen((void **)&c->length, room, sizeof *c->length) ||
         !widen((void **)&c->stream, room, sizeof *c->stream) || !widen((void **)&c->look, room, sizeof *c->look) ||
-        !widen((void **)&c->id, room, sizeof *c->id))
+        !widen((void **)&c->id, room, sizeof *c->id) || (c->has_ran && !widen((void **)&c->ran, room, sizeof *c->ran)) ||
+        (c->has_node && !widen((void **)&c->node, room, sizeof *c->node)))
         return 0;
     c->row_room = room;
     return 1;
@@ -120,11 +122,30 @@ static inline int identify(collected *c, const column *ids, size_t i, int32_t *i
     return 1;
 }
 
+/* Begin a column that the rows before did not have. */
+static int begin(collected *c, int *has, int32_t **column) {
+    *has = 1;
+    if (!c->row_room) return 1;
+    *column = malloc(c->row_room * sizeof **column);
+    if (!*column) return 0;
+    for (size_t i = 0; i < c->rows; i++) (*column)[i] = -1;
+    return 1;
+}
+
+/* A value of 32 bits, -1 where it is unknown; 0 where it has more. */
+static inline int narrow(const column *values, size_t i, int32_t *found) {
+    int64_t wide = value(values, i, -1);
+    *found = (int32_t)wide;
+    return wide >= INT32_MIN && wide <= INT32_MAX;
+}
+
 static inline int within(int32_t code, int64_t count) { return code >= -1 && code < count; }
 
 /* Take the rows of a batch from b->at on; DONE, or why it stopped at b->at (ODD: nothing collected is of use any more). */
 int collect_rows(collected *c, batch *b) {
     int64_t last_stream = 0, last_thread = 0;
+    if (b->ran.values && !c->has_ran && !begin(c, &c->has_ran, &c->ran)) return NO_MEMORY;
+    if (b->node.values && !c->has_node && !begin(c, &c->has_node, &c->node)) return NO_MEMORY;
     for (; b->at < b->rows; b->at++) {
         size_t i = b->at;
         int64_t start = value(&b->start, i, MISSING), length = value(&b->length, i, MISSING);
@@ -148,8 +169,9 @@ int collect_rows(collected *c, batch *b) {
             if (on > INT32_MAX || on < INT32_MIN) return ODD;
             int64_t stream = pair(b->streams, b->stream_count, &last_stream, on, number);
             if (stream < 0) return NEW_STREAM;
-            int32_t id;
+            int32_t id, ran, node;
             if (!identify(c, &b->id, i, &id)) return ODD;
+            if (!narrow(&b->ran, i, &ran) || !narrow(&b->node, i, &node)) return ODD;
             if (c->rows == c->row_room && !more_rows(c)) return NO_MEMORY;
             if (length > UINT32_MAX) {
                 if (c->longs == MOST_LONG) return ODD;
@@ -161,6 +183,8 @@ int collect_rows(collected *c, batch *b) {
             c->length[c->rows] = (uint32_t)length;
             c->look[c->rows] = (uint16_t)look;
             c->stream[c->rows] = (uint16_t)stream;
+            if (c->has_ran) c->ran[c->rows] = ran;
+            if (c->has_node) c->node[c->rows] = node;
             c->id[c->rows++] = id;
             if (b->device_row) b->device_row[b->device_rows++] = (uint32_t)i;
         } else if (group == CALL) {
@@ -184,7 +208,7 @@ size_t collect_count(const collected *c, int what) {
     return what == 0 ? c->rows : what == 1 ? c->calls : what == 2 ? c->invalid : c->longs;
 }
 
-/* A column: start, length, stream, look, id, call start, call id, call thread, call graph; long rows and their lengths. */
+/* A column: start, length, stream, look, id, ran, node; call start, call id, call thread, call graph. */
 static void **column_of(collected *c, int which) {
     switch (which) {
     case 0: return (void **)&c->start;
@@ -192,20 +216,22 @@ static void **column_of(collected *c, int which) {
     case 2: return (void **)&c->stream;
     case 3: return (void **)&c->look;
     case 4: return (void **)&c->id;
-    case 5: return (void **)&c->call_start;
-    case 6: return (void **)&c->call_id;
-    case 7: return (void **)&c->call_thread;
+    case 5: return (void **)&c->ran;
+    case 6: return (void **)&c->node;
+    case 7: return (void **)&c->call_start;
+    case 8: return (void **)&c->call_id;
+    case 9: return (void **)&c->call_thread;
     default: return (void **)&c->call_graph;
     }
 }
 
 /* Give a column away: the caller frees it with collect_free_column. NULL where it is empty. */
 void *collect_take(collected *c, int which) {
-    static const size_t width[] = {8, 4, 2, 2, 4, 8, 4, 2, 1};
+    static const size_t width[] = {8, 4, 2, 2, 4, 4, 4, 8, 4, 2, 1};
     void **column = column_of(c, which), *taken = *column;
-    size_t count = which < 5 ? c->rows : c->calls;
+    size_t count = which < 7 ? c->rows : c->calls;
     *column = NULL;
-    if (!count) {
+    if (!count || !taken) {
         free(taken);
         return NULL;
     }
@@ -219,6 +245,6 @@ void collect_free_column(void *column) { free(column); }
 
 void collect_free(collected *c) {
     if (!c) return;
-    for (int i = 0; i < 9; i++) free(*column_of(c, i));
+    for (int i = 0; i < 11; i++) free(*column_of(c, i));
     free(c);
 }

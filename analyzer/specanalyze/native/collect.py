@@ -21,7 +21,15 @@ NO_ID: Final = int(np.iinfo(np.int32).min)
 """Stands for an unknown correlation id."""
 
 _Pointer = ctypes.c_void_p
-_DEVICE: Final = {"start": np.int64, "length": np.uint32, "stream": np.uint16, "look": np.uint16, "id": np.int32}
+_DEVICE: Final = {
+    "start": np.int64,
+    "length": np.uint32,
+    "stream": np.uint16,
+    "look": np.uint16,
+    "id": np.int32,
+    "ran": np.int32,
+    "node": np.int32,
+}
 _CALLS: Final = {"start": np.int64, "id": np.int32, "thread": np.uint16, "graph": np.bool_}
 
 
@@ -40,7 +48,10 @@ class Batch(ctypes.Structure):
         ("kinds", ctypes.c_int64),
         ("names", ctypes.c_int64),
         ("ops", ctypes.c_int64),
-        *((name, Column) for name in ("start", "length", "window", "stream", "device", "pid", "tid", "id")),
+        *(
+            (name, Column)
+            for name in ("start", "length", "window", "stream", "device", "pid", "tid", "id", "ran", "node")
+        ),
         *((name, ctypes.c_int64) for name in ("one_device", "one_pid", "wanted", "most_start", "most_length")),
         *((name, ctypes.c_int64) for name in ("earliest", "latest")),
         ("streams", _Pointer),
@@ -84,7 +95,10 @@ class Columns:
         return int(self._c.collect_count(self._handle, 2))
 
     def device(self) -> dict[str, Array]:
-        """The device rows' columns, handed over: start, length (int64 where 32 bits do not do), stream, look, id."""
+        """The device rows' columns, handed over: start, length (int64 where 32 bits do not do), stream, look, id, ran, node.
+
+        The last two are empty where no batch had the column.
+        """
         columns = self._taken(_DEVICE, 0, self.rows)
         longs = int(self._c.collect_count(self._handle, 3))
         if longs:
