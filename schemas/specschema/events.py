@@ -101,7 +101,13 @@ COLUMNS: Final = (
     ),
     Column("device", "int32", "", "device ordinal within the process", ("kernel", "memcpy", "memset")),
     Column("stream", "int64", "", "stream id as CUPTI reports it", ("kernel", "memcpy", "memset")),
-    Column("bytes", "int64", "bytes", "size of the copy or fill", ("memcpy", "memset")),
+    Column(
+        "bytes",
+        "int64",
+        "bytes",
+        "size of the copy or fill, or of the message where NCCL itself told it",
+        ("memcpy", "memset", "collective"),
+    ),
     Column("graph_id", "int64", "", "captured CUDA graph", ("kernel", "memcpy", "memset", "node")),
     Column(
         "node",

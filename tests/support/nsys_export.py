@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 Rows = Sequence[Mapping[str, Any]]
 TEXT = {"text", "jsonText", "value", "name"}
+BYTES = {"binaryData"}
 
 
 def global_pid(pid: int) -> int:
@@ -68,7 +69,7 @@ def sqlite_export(path: Path, tables: Mapping[str, Rows], schema: str = "3.25.0"
     connection = sqlite3.connect(path)
     for table, rows in {meta: version, **tables}.items():
         columns = list(rows[0])
-        kinds = ", ".join(f'"{c}" {"TEXT" if c in TEXT else "INTEGER"}' for c in columns)
+        kinds = ", ".join(f'"{c}" {"TEXT" if c in TEXT else "BLOB" if c in BYTES else "INTEGER"}' for c in columns)
         connection.execute(f"CREATE TABLE {table} ({kinds})")
         values = ", ".join("?" * len(columns))
         connection.executemany(f"INSERT INTO {table} VALUES ({values})", [[row[c] for c in columns] for row in rows])
@@ -84,6 +85,7 @@ def parquet_export(folder: Path, tables: Mapping[str, Rows]) -> Path:
         columns = {}
         for c in rows[0]:
             kind = pa.string() if c in TEXT else pa.uint64() if c.startswith("global") else pa.int64()
+            kind = pa.binary() if c in BYTES else kind
             columns[c] = pa.array([row[c] for row in rows], kind)
         pq.write_table(pa.table(columns), folder / f"{table}.parquet")
     return folder

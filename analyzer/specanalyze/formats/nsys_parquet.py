@@ -85,6 +85,8 @@ class ParquetTables:
             self._damaged(table, error)
             return nsys.empty(columns)
         for column in kept:
+            if column in nsys.BINARY_COLUMNS:
+                continue
             _refuse_odd(arrow.schema.field(column).type, column, f"{self.name}/{table}.parquet")
         frame = pl.DataFrame(pl.from_arrow(arrow))
         frame = frame.select(_typed(frame.schema[column], column) for column in kept)
@@ -107,6 +109,8 @@ def _refuse_odd(found: pa.DataType, column: str, file: str) -> None:
 
 def _typed(found: pl.DataType, column: str) -> pl.Expr:
     """Ids are unsigned in Parquet and signed in SQLite: the same 64 bits."""
+    if column in nsys.BINARY_COLUMNS:
+        return pl.col(column) if found == pl.Binary else pl.lit(None, dtype=pl.Binary).alias(column)
     if found == pl.UInt64 and column not in nsys.TEXT_COLUMNS:
         return pl.col(column).reinterpret(signed=True)
     if found in (pl.Categorical, pl.Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from specanalyze.collectives import operation
 from specanalyze.formats import nsys_tables as nsys
 from specanalyze.formats.nsys_device import named
+from specanalyze.formats.nsys_payloads import COMMUNICATOR, MESSAGE_BYTES, payloads
 from specanalyze.phase_names import recognise
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
 
@@ -33,7 +35,10 @@ _PAYLOADS: Final = ("int64Value", "uint64Value", "int32Value", "uint32Value")
 _COLUMNS: Final = (
     *("start", "end", "eventType", "globalTid", "endGlobalTid", "text", "textId", "domainId", "jsonText", "jsonTextId"),
     *_PAYLOADS,
+    "binaryData",
 )
+_SAYS: Final = r'"%s"\s*:\s*"?([^",}\s]+)'
+"""A member of a payload as JSON, which exports before 3.24 write."""
 
 
 class HostRanges(NamedTuple):
@@ -44,12 +49,14 @@ class HostRanges(NamedTuple):
         open: push/pop ranges that were never closed (null ``dur_ns``: never recognised).
         asynchronous: start/end ranges, which belong to no thread's stack.
         asynchronous_phases: names of those among them that would be phases.
+        payloads_unread: payloads of collectives that could not be decoded.
     """
 
     events: pl.DataFrame
     open: int
     asynchronous: int
     asynchronous_phases: tuple[str, ...]
+    payloads_unread: int
 
 
 def host_ranges(tables: nsys.Tables, strings: pl.DataFrame, process: int) -> HostRanges:
@@ -75,6 +82,7 @@ def host_ranges(tables: nsys.Tables, strings: pl.DataFrame, process: int) -> Hos
     )
     ranges = rows.filter(pl.col("eventType") == _PUSH_POP)
     apart = rows.filter(pl.col("eventType") == _START_END)
+    ranges, unread = _with_payloads(tables, ranges.with_columns(_is_collective().alias("collective")))
     events = pl.concat([_ranges(ranges), _marks(rows.filter(pl.col("eventType") == _MARK))], how="diagonal_relaxed")
     names = apart.get_column("name").unique(maintain_order=True).to_list()
     return HostRanges(
@@ -82,7 +90,35 @@ def host_ranges(tables: nsys.Tables, strings: pl.DataFrame, process: int) -> Hos
         ranges.get_column("end").null_count(),
         apart.height,
         tuple(name for name, phase in zip(names, recognise(names), strict=True) if phase is not None),
+        unread,
     )
+
+
+def _is_collective() -> pl.Expr:
+    return ((pl.col("domain") == "NCCL") | (pl.col("domain") == "")) & pl.col("name").str.contains(_NCCL)
+
+
+def _with_payloads(tables: nsys.Tables, rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Ranges with group and bytes of collectives, as NCCL tells them; and how many payloads could not be read."""
+    said = pl.col("payload").str
+    rows = rows.with_columns(
+        said.extract(_SAYS % re.escape(COMMUNICATOR)).alias("group"),
+        said.extract(_SAYS % re.escape(MESSAGE_BYTES)).cast(pl.Int64, strict=False).alias("bytes"),
+    )
+    told = rows.get_column("collective") & rows.get_column("binaryData").is_not_null()
+    if not told.any():
+        return rows, 0
+    found = payloads(tables, rows.filter(told))
+    at = told.arg_true()
+    decoded = pl.DataFrame({"row": at, "group_told": found.group, "bytes_told": found.message_bytes})
+    rows = (
+        rows.with_row_index("row")
+        .join(decoded.cast({"row": pl.UInt32}), on="row", how="left", maintain_order="left")
+        .with_columns(
+            pl.coalesce("group_told", "group").alias("group"), pl.coalesce("bytes_told", "bytes").alias("bytes")
+        )
+    )
+    return rows.drop("row", "group_told", "bytes_told"), found.unread
 
 
 def _thread() -> pl.Expr:
@@ -91,7 +127,7 @@ def _thread() -> pl.Expr:
 
 def _ranges(rows: pl.DataFrame) -> pl.DataFrame:
     name = pl.col("name")
-    collective = ((pl.col("domain") == "NCCL") | (pl.col("domain") == "")) & name.str.contains(_NCCL)
+    collective = pl.col("collective")
     operator = name.str.contains(_OPERATOR)
     kind = (
         pl.when(collective)
@@ -112,9 +148,8 @@ def _ranges(rows: pl.DataFrame) -> pl.DataFrame:
         _thread(),
         pl.when(name.str.starts_with(RANGE_PREFIX)).then(pl.coalesce(*_PAYLOADS)).alias("cycle"),
         pl.when(collective).then(name.replace_strict(op, default=None, return_dtype=pl.String)).alias("op"),
-        pl.when(collective)
-        .then(pl.col("payload").str.extract(r'"NCCL communicator ID"\s*:\s*"?([^",}\s]+)'))
-        .alias("group"),
+        pl.when(collective).then(pl.col("group")).alias("group"),
+        pl.when(collective).then(pl.col("bytes")).alias("bytes"),
     )
 
 

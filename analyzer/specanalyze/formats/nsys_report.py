@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import polars as pl
 
-from specanalyze.figures import counted, were
 from specanalyze.formats import nsys_tables as nsys
 from specanalyze.formats.event_frame import count_kinds, table
 from specanalyze.formats.nsys_device import device_work, launches, texts
@@ -28,6 +27,7 @@ from specanalyze.formats.nsys_sqlite import SqliteTables
 from specanalyze.formats.recordings import rank_in_name
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
+from specschema.figures import counted, were
 
 _NEWEST_MAJOR: Final = 3
 _WORKER: Final = re.compile(r"(?<![A-Za-z])(?:TP|rank)[-_]?(\d+)(?!\d)", re.IGNORECASE)
@@ -261,6 +261,10 @@ def _read(process: _Process, key: str, warnings: list[str], *, device: str | Non
         phases = f" (among them {', '.join(ranges.asynchronous_phases[:4])})" if ranges.asynchronous_phases else ""
         said.append(
             f"rank {key}: {counted(ranges.asynchronous, 'start/end range')}{phases} of no thread's stack left out: phases are push/pop ranges"
+        )
+    if ranges.payloads_unread:
+        said.append(
+            f"rank {key}: {counted(ranges.payloads_unread, 'NCCL payload')} of a layout that the export does not tell: communicator and size unknown there"
         )
     warnings += [line for line in said if line not in warnings]
     has_work = count_kinds(events)[1] > 0

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import polars as pl
 
-from specanalyze.figures import counted, were
 from specanalyze.formats import nsys_tables as nsys
 from specschema.errors import TraceError
+from specschema.figures import counted, were
 
 _BATCH: Final = 1 << 16
 _TEXT_BATCH: Final = 512
@@ -23,6 +23,8 @@ _LONGEST_TEXT: Final = 1 << 20
 all of them together may take _TEXTS_A_BYTE times the file."""
 _FREE_TEXT: Final = 64 << 20
 _TEXTS_A_BYTE: Final = 4
+_LONG: Final = nsys.TEXT_COLUMNS | nsys.BINARY_COLUMNS
+"""Columns whose cells may be long."""
 _SALVAGED_BATCH: Final = 64
 """Rows of the batch in which SQLite meets a damaged page are lost, so few at a time."""
 
@@ -95,6 +97,8 @@ class SqliteTables:
             nsys.PROCESSES,
             nsys.MPI_RANKS,
             nsys.SYSTEM,
+            nsys.PAYLOAD_SCHEMAS,
+            nsys.PAYLOAD_ENTRIES,
         }
         with self._connected() as connection:
             for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
@@ -162,8 +166,8 @@ class SqliteTables:
             query += f' WHERE "{nsys.process_column(present)}" & {nsys.PROCESS_MASK} = ?'
             values = (process,)
         frames: list[pl.DataFrame] = []
-        batch = _SALVAGED_BATCH if self._salvage else _TEXT_BATCH if nsys.TEXT_COLUMNS & {*columns} else _BATCH
-        texts = [at for at, column in enumerate(columns) if column in nsys.TEXT_COLUMNS]
+        batch = _SALVAGED_BATCH if self._salvage else _TEXT_BATCH if _LONG & {*columns} else _BATCH
+        texts = [at for at, column in enumerate(columns) if column in _LONG]
         left = max(_FREE_TEXT, _TEXTS_A_BYTE * self.path.stat().st_size)
         try:
             with self._connected() as connection:
@@ -191,7 +195,9 @@ class SqliteTables:
         return pl.DataFrame([self._series(table, c, v) for c, v in zip(columns, zip(*rows, strict=True), strict=True)])
 
     def _series(self, table: str, column: str, values: Sequence[Any]) -> pl.Series:
-        """One column. SQLite lets any cell hold anything; such a cell is refused."""
+        """One column. SQLite lets any cell hold anything; such a cell is refused, or empty in a column of bytes."""
+        if column in nsys.BINARY_COLUMNS:
+            values = [value if isinstance(value, bytes) else None for value in values]
         try:
             return pl.Series(column, values, dtype=nsys.dtype(column), strict=True)
         except (TypeError, OverflowError, pl.exceptions.PolarsError):

@@ -30,8 +30,14 @@ PROCESSES: Final = "PROCESSES"
 MPI_RANKS: Final = "MPI_RANKS"
 SYSTEM: Final = "TARGET_INFO_SYSTEM_ENV"
 
+PAYLOAD_SCHEMAS: Final = "NVTX_PAYLOAD_SCHEMAS"
+PAYLOAD_ENTRIES: Final = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+"""Layouts of typed NVTX payloads, since schema 3.24."""
+
+BINARY_COLUMNS: Final = frozenset({"binaryData"})
+"""Columns of bytes. A cell that holds something else counts as empty: exporters were seen to declare such a column as text."""
 TEXT_COLUMNS: Final = frozenset({"text", "jsonText", "value", "name"})
-"""Columns of text; every other column that is read holds integers."""
+"""Columns of text; every other column that is read and is not of BINARY_COLUMNS holds integers."""
 
 REQUIRED: Final = {
     KERNEL: ("start", "end", "globalPid", "correlationId"),
@@ -82,7 +88,7 @@ class Tables(Protocol):
         """Rows of a table, all or those of one process (globalPid).
 
         Returns:
-            The columns asked for, Int64 or String (TEXT_COLUMNS); those that the table lacks are null.
+            The columns asked for, Int64, String (TEXT_COLUMNS) or Binary (BINARY_COLUMNS); those that the table lacks are null.
 
         Raises:
             TraceError: the file is damaged, or a column holds something else than it should.
@@ -103,6 +109,8 @@ def process_id(global_id: int) -> int:
 
 def dtype(column: str) -> type[pl.DataType]:
     """Type of a column as it is read."""
+    if column in BINARY_COLUMNS:
+        return pl.Binary
     return pl.String if column in TEXT_COLUMNS else pl.Int64
 
 
