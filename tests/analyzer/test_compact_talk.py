@@ -70,6 +70,7 @@ def sums_of(*ranks: CompactTalk) -> tuple[dict[tuple[str, str], list[tuple[Any, 
     for (rank, phase), found in sums.tables.items():
         assert found.equals(by_replay(want, rank, phase))
     assert sums.matched * len(ranks) == want.collectives.height
+    assert (sums.voided, sums.unmatched, sums.reasons) == (want.voided, want.unmatched, want.reasons)
     return {key: found.rows() for key, found in sums.tables.items()}, sums.matched
 
 
@@ -193,18 +194,36 @@ def test_replays_that_differ_in_their_kernels_are_left_out() -> None:
         },
         3,
     )
+    sums = replay_sums([one, other])
+    assert sums is not None
+    assert sums.reasons == ["2 of 5 replays of verify differ in their communication kernels: not matched"]
+    assert sums.unmatched == {"0": 3, "1": 3}
 
 
 def test_a_void_match_adds_nothing_to_its_replay() -> None:
-    """The second of three collectives ends 300 ns apart."""
+    """The second of three collectives of verify ends 300 ns apart, and the only one of draft, and both of draft_extend."""
 
     def rank(number: int) -> CompactTalk:
         late = 300 * number
+        void = (100 + late, 110 + late)
         return talk_of(
-            replays("verify", 0, [[(10 + 5 * number, 30), (100 + late, 110 + late), (500 + 5 * number, 520)]]), number
+            [
+                *replays("verify", 0, [[(10 + 5 * number, 30), void, (500 + 5 * number, 520)]]),
+                *replays("draft", 2000, [[void]]),
+                *replays("draft_extend", 4000, [[void], [(600 + late, 610 + late)]]),
+            ],
+            number,
         )
 
-    assert sums_of(rank(0), rank(1)) == ({("0", "verify"): [(0, 10, 30)], ("1", "verify"): [(0, 0, 30)]}, 3)
+    ranks = rank(0), rank(1)
+    found, matched = sums_of(*ranks)
+    assert {key: rows for key, rows in found.items() if rows} == {
+        ("0", "verify"): [(0, 10, 30)],
+        ("1", "verify"): [(0, 0, 30)],
+    }
+    sums = replay_sums(ranks)
+    assert sums is not None
+    assert (matched, sums.voided, sums.reasons, sums.unmatched) == (6, 4, [], {"0": 0, "1": 0})
 
 
 def test_a_match_counts_while_ends_lie_no_further_apart_than_the_transfer() -> None:

@@ -447,3 +447,29 @@ def test_collectives_that_start_together_are_numbered_as_they_come() -> None:
     ]
     rows = found_by_replay(launched, launched)[0]
     assert [row[0] for row in rows[::2]] == come
+
+
+def test_a_rank_missing_from_the_recording_makes_what_tells_no_group_a_lower_bound() -> None:
+    """Rank 2 of three is absent: whoever tells a group of the two there is whole without it."""
+    rows = [
+        *eager((10, 50, "tp", [0, 1], 0), (60, 90, "dp", None, 1)),
+        traces.phase("spec.draft", 200_000, 300_000),
+        traces.launch("cudaGraphLaunch", 200_001, 2),
+        traces.kernel(ALLREDUCE, 200_010, 200_020, 2),
+    ]
+    ranks = [talk_of(number, rows) for number in (0, 1)]
+    whole, less = match(ranks), match(ranks, [2])
+    assert whole is not None
+    assert less is not None
+    columns = ("matched_by", "group", "group_size", "complete")
+    assert whole.collectives.select(columns).rows()[::2] == [
+        ("seq", "tp", 2, True),
+        ("seq", "dp", 2, True),
+        ("replay", None, 2, True),
+    ]
+    assert less.collectives.select(columns).rows()[::2] == [
+        ("seq", "tp", 2, True),
+        ("seq", "dp", 2, False),
+        ("replay", None, 2, False),
+    ]
+    assert (whole.missing, less.missing) == ([], [("dp", 1, 2)])
