@@ -136,6 +136,15 @@ def test_windows_are_kept_apart_and_what_lies_in_none_is_left_out_beside_them() 
     assert kinds_seen(rank) == {("kernel", 2), ("kernel", 0), ("kernel", None), ("launch", 0), ("op", None)}
 
 
+def test_host_rows_of_two_windows_stay_in_the_order_of_the_file() -> None:
+    rows = [
+        traces.phase("spec.verify", 0, 9, window=1),
+        traces.phase("spec.draft", 9, 10, window=0),
+        traces.phase("spec.idle", 10, 11, window=1),
+    ]
+    assert [name for _, name, _, _ in host_rows(collected(rows))] == ["spec.verify", "spec.draft", "spec.idle"]
+
+
 def test_a_piece_may_have_one_window_process_or_device_for_all_rows() -> None:
     rows = [
         traces.launch("cudaLaunchKernel", 1, 1),

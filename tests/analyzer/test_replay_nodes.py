@@ -14,9 +14,10 @@ import traces
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.layers import by_layer, by_module, layers
 from specanalyze.attribution.analysis import analyse, analyse_rank
-from specanalyze.attribution.captured_nodes import captured_graphs
+from specanalyze.attribution.captured_nodes import NodeMap, captured_graphs
 from specanalyze.attribution.carry_nodes import with_nodes
 from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.replay_fit import Fits
 from specanalyze.attribution.replay_nodes import Placement
 from specanalyze.formats.load import open_trace
 from specanalyze.formats.trace_files import write_trace
@@ -338,12 +339,12 @@ def test_only_the_activities_of_replays_are_placed() -> None:
 
 
 def test_a_message_of_one_of_several_graphs_has_a_known_module_and_an_unknown_size() -> None:
-    """Three captures of one model: the second node's collective grows with the batch, the fourth's only in the last one."""
+    """Three captures of one model: two of the four nodes have collectives whose size is not the same in all."""
 
     def captured(graph: int, *elements: int | None) -> list[dict[str, Any]]:
         return [node(graph, i, "model.norm", "RMSNorm") | {"elements": size} for i, size in enumerate(elements)]
 
-    maps = captured(0, None, 8, 5, 7) + captured(1, None, 16, 5, 7) + captured(2, None, 16, 5, 9)
+    maps = captured(0, None, 8, 5, 7) + captured(1, None, 16, 5, 9) + captured(2, None, 16, 5, 7)
     kernels = [traces.kernel(ADD, 10 * i, 10 * i + 5, 9) for i in range(4)]
     found = placement([*calls(("cudaGraphLaunch", 9)), *kernels, *maps])
     assert found.node_row.tolist() == [0, 1, 2, 3]
@@ -352,6 +353,36 @@ def test_a_message_of_one_of_several_graphs_has_a_known_module_and_an_unknown_si
     found = placement([*calls(("cudaGraphLaunch", 9)), *told, *maps])
     assert found.node_row.tolist() == [4, 5, 6, 7]
     assert not found.one_of_several.any()
+
+
+def test_a_fit_says_its_nodes_or_why_there_are_none() -> None:
+    nodes = NodeMap.of(traces.events([node(4, 0, "model.norm", "RMSNorm"), node(4, 1, "model.norm", "RMSNorm")]))
+    fits = Fits(nodes, [(ADD, "kernel"), (GEMM, "kernel")])
+    fit = fits.of(-1, np.array([0, 0]))
+    assert (fit.rows is not None and fit.rows.tolist(), fit.fits_count) == ([0, 1], True)
+    assert (fits.of(-1, np.array([0, 1])).rows, fits.of(-1, np.array([0, 1])).fits_count) == (None, True)
+    assert (fits.of(5, np.array([0, 0])).rows, fits.of(5, np.array([0, 0])).fits_count) == (None, False)
+    assert (fits.of(-1, np.array([0])).rows, fits.of(-1, np.array([0])).fits_count) == (None, False)
+    assert fits.of(-1, np.array([0, 0])) is fit  # looked at once
+
+
+def test_ids_are_believed_replay_by_replay() -> None:
+    """Of three replays with ids, one ran a kernel of another name than its node had; none of its rows is placed by id or order."""
+    maps = [node(0, i, "", "") | {"name": name} for i, name in enumerate((ADD, GEMM))]
+    ran = {1: (ADD, GEMM), 2: (ADD, ATTENTION), 3: (ADD, GEMM)}
+    rows = [
+        *calls(*(("cudaGraphLaunch", number) for number in ran)),
+        *(
+            traces.kernel(name, 100 * number + i, 100 * number + i + 1, number, graph_id=0, node=i)
+            for number, names in ran.items()
+            for i, name in enumerate(names)
+        ),
+        *maps,
+        node(0, 0, "", ""),  # of two with the same ids the first counts
+    ]
+    found = placement(rows)
+    assert found.node_row.tolist() == [0, 1, -1, -1, 0, 1]
+    assert counts(found) == (2, 2, 0, 1)
 
 
 def test_ids_place_what_carries_them_and_order_places_the_rest() -> None:
