@@ -18,21 +18,22 @@ from specanalyze.attribution.activities import communication_code
 from specanalyze.attribution.collective_columns import described, told, with_nodes
 from specanalyze.attribution.compact_window import JoinedWindow, Looks
 from specanalyze.attribution.ranges import PHASE_CODE
-from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays, replay_sizes
-from specanalyze.attribution.waits import (
-    MATCH_PHASES,
+from specanalyze.attribution.replay_numbers import (
+    counted_calls,
     differing_replays,
     none_matched,
+    placed_in_replays,
+    replay_sizes,
     replays_through,
     some_unmatched,
 )
+from specanalyze.attribution.waits import MATCH_PHASES
 from specanalyze.columns import Ints
 from specanalyze.native.timeline import Array
 from specschema.phases import OUTSIDE, UNATTRIBUTED
 
 _SLICE: Final = 1 << 17
-
-
+"""Rows looked up at once, where numpy would otherwise make an array as long as the rank."""
 _Group: TypeAlias = tuple[str, tuple[int, ...]]
 """Name of a process group, and its ranks."""
 

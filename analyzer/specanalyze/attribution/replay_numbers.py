@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,3 +75,42 @@ def replay_sizes(phase: Array, replay: Array, counts: Mapping[int, int]) -> dict
         code: np.bincount(replay[inside & (phase == code)], minlength=count).astype(np.int64)
         for code, count in counts.items()
     }
+
+
+class Replays(Protocol):
+    """How many replays a rank recorded, window by window."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def replays(self) -> dict[int, Ints]: ...
+    @property
+    def replays_by_window(self) -> dict[int, dict[int, Ints]]: ...
+
+
+def replays_through(by_window: Mapping[int, Mapping[int, Ints]]) -> dict[int, Ints]:
+    """The ``replays`` of ``replays_by_window``: phase code -> kernels of each replay, numbered through, window after window."""
+    codes = {code for sizes in by_window.values() for code in sizes}
+    return {code: np.concatenate([sizes[code] for sizes in by_window.values()]) for code in sorted(codes)}
+
+
+def differing_replays(ranks: Sequence[Replays], code: int) -> str:
+    """Where and how the ranks' replays of a phase differ in number, in all or in one window; empty where they agree."""
+    numbers = {"": [len(r.replays[code]) for r in ranks]}
+    for window in sorted({window for r in ranks for window in r.replays_by_window}):
+        sizes = [r.replays_by_window.get(window, {}) for r in ranks]
+        numbers[f" in window {window}"] = [len(s[code]) if s else 0 for s in sizes]
+    for where, lengths in numbers.items():
+        if len(set(lengths)) > 1:
+            return f"{where} ({', '.join(f'rank {r.key}: {n}' for r, n in zip(ranks, lengths, strict=True))})"
+    return ""
+
+
+def none_matched(phase: str, differing: str) -> str:
+    """Why no replay of a phase is matched; ``differing`` of ``differing_replays``."""
+    return f"replays of {phase} differ in number{differing}: none of them is matched"
+
+
+def some_unmatched(phase: str, odd: int, replays: int) -> str:
+    """Why some replays of a phase are not matched."""
+    return f"{odd} of {replays} replays of {phase} differ in their communication kernels: not matched"

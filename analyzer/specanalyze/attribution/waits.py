@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -14,7 +14,15 @@ from specanalyze.attribution.analysis import RankAnalysis
 from specanalyze.attribution.clock_offsets import clock_offsets
 from specanalyze.attribution.collective_columns import NAMED, collective_columns
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
-from specanalyze.attribution.replay_numbers import counted_calls, placed_in_replays
+from specanalyze.attribution.replay_numbers import (
+    Replays,
+    counted_calls,
+    differing_replays,
+    none_matched,
+    placed_in_replays,
+    replays_through,
+    some_unmatched,
+)
 from specanalyze.columns import Ints, integers, texts
 from specschema.phases import CYCLE, LEAF_PHASES
 
@@ -45,12 +53,6 @@ class Communication:
     def replays(self) -> dict[int, Ints]:
         """Phase code -> kernels of each replay, replays numbered through, window after window."""
         return replays_through(self.replays_by_window)
-
-
-def replays_through(by_window: Mapping[int, Mapping[int, Ints]]) -> dict[int, Ints]:
-    """The ``replays`` of ``replays_by_window``."""
-    codes = {code for sizes in by_window.values() for code in sizes}
-    return {code: np.concatenate([sizes[code] for sizes in by_window.values()]) for code in sorted(codes)}
 
 
 @dataclass
@@ -136,21 +138,15 @@ def rank_communication(analysis: RankAnalysis) -> Communication:
     return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), by_window)
 
 
-class Talk(Protocol):
+class Talk(Replays, Protocol):
     """What matching needs of a rank: ``Communication``, or what becomes it when asked."""
 
-    @property
-    def key(self) -> str: ...
     @property
     def rank(self) -> int: ...
     @property
     def host(self) -> str | None: ...
     @property
     def kernels(self) -> pl.DataFrame: ...
-    @property
-    def replays(self) -> dict[int, Ints]: ...
-    @property
-    def replays_by_window(self) -> dict[int, dict[int, Ints]]: ...
 
 
 def match(ranks: Sequence[Talk], absent: Collection[int] = ()) -> Waits | None:
@@ -243,28 +239,6 @@ def _matched_by_replay(
     empty = kernels.clear().with_columns(pl.lit(None, dtype=d).alias(n) for n, d in columns.items())
     rows = pl.concat(usable) if usable else empty
     return _numbered(rows, ["phase", "replay", "_group", "position", "window"]), reasons
-
-
-def none_matched(phase: str, differing: str) -> str:
-    """Why no replay of a phase is matched; ``differing`` of ``differing_replays``."""
-    return f"replays of {phase} differ in number{differing}: none of them is matched"
-
-
-def some_unmatched(phase: str, odd: int, replays: int) -> str:
-    """Why some replays of a phase are not matched."""
-    return f"{odd} of {replays} replays of {phase} differ in their communication kernels: not matched"
-
-
-def differing_replays(ranks: Sequence[Talk], code: int) -> str:
-    """Where and how the ranks' replays of a phase differ in number, in all or in one window; empty where they agree."""
-    numbers = {"": [len(r.replays[code]) for r in ranks]}
-    for window in sorted({window for r in ranks for window in r.replays_by_window}):
-        sizes = [r.replays_by_window.get(window, {}) for r in ranks]
-        numbers[f" in window {window}"] = [len(s[code]) if s else 0 for s in sizes]
-    for where, lengths in numbers.items():
-        if len(set(lengths)) > 1:
-            return f"{where} ({', '.join(f'rank {r.key}: {n}' for r, n in zip(ranks, lengths, strict=True))})"
-    return ""
 
 
 def _same_in_group(
