@@ -367,9 +367,9 @@ def test_a_fit_says_its_nodes_or_why_there_are_none() -> None:
 
 
 def test_ids_are_believed_replay_by_replay() -> None:
-    """Of three replays with ids, one ran a kernel of another name than its node had; none of its rows is placed by id or order."""
+    """Of four replays with ids, one ran a kernel of another name than its node had: none of its rows is placed by id or order."""
     maps = [node(0, i, "", "") | {"name": name} for i, name in enumerate((ADD, GEMM))]
-    ran = {1: (ADD, GEMM), 2: (ADD, ATTENTION), 3: (ADD, GEMM)}
+    ran = {1: (ADD, GEMM), 2: (ATTENTION, GEMM), 3: (ADD, GEMM), 4: (ADD,)}
     rows = [
         *calls(*(("cudaGraphLaunch", number) for number in ran)),
         *(
@@ -381,8 +381,17 @@ def test_ids_are_believed_replay_by_replay() -> None:
         node(0, 0, "", ""),  # of two with the same ids the first counts
     ]
     found = placement(rows)
-    assert found.node_row.tolist() == [0, 1, -1, -1, 0, 1]
-    assert counts(found) == (2, 2, 0, 1)
+    assert found.node_row.tolist() == [0, 1, -1, -1, 0, 1, 0]
+    assert counts(found) == (3, 3, 0, 1)
+
+
+def test_an_ordinal_that_only_another_graph_has_is_no_node() -> None:
+    maps = [node(3, 0, "", ""), node(3, 7, "", ""), node(5, 0, "", "")]
+    ids = [(5, 7), (3, 7), (5, 0), (4, 0), (3, 8)]
+    kernels = [traces.kernel(ADD, 10 * i, 10 * i + 5, i, graph_id=g, node=n) for i, (g, n) in enumerate(ids, 1)]
+    found = placement([*calls(*(("cudaLaunchKernel", i) for i in range(1, 6))), *kernels, *maps])
+    assert found.node_row.tolist() == [-1, 1, 2, -1, -1]
+    assert counts(found) == (2, 2, 0, 0)
 
 
 def test_ids_place_what_carries_them_and_order_places_the_rest() -> None:
