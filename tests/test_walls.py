@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +67,22 @@ speccollect.plugin.install_vllm()
 """
     done = python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_nothing_in_a_server_reaches_the_command_line() -> None:
+    """Imports inside functions count, too."""
+    found = []
+    package = ROOT / "collector" / "speccollect"
+    for path in sorted(package.rglob("*.py")):
+        if path.parent.name == "cli" or path.name == "__main__.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            reached = [n for n in names if re.match(r"(?:typer|rich|click|speccollect\.cli)(?:\.|$)", n)]
+            found += [f"{path.relative_to(package)}: {name}" for name in reached]
+    assert found == []
 
 
 @pytest.mark.parametrize("command", ["specanalyze", "speccollect"])

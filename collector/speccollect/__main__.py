@@ -31,7 +31,7 @@ def main() -> None:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
     try:
-        from speccollect.cli import app
+        from speccollect.cli.app import app
     except ModuleNotFoundError as error:
         _missing(error)
     try:

@@ -17,6 +17,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from specschema.figures import change, counted
+
 RESAMPLES: Final = 4000
 LEVEL: Final = 0.99
 MARGIN: Final = 0.01
@@ -50,7 +52,7 @@ class Effect:
     blocks: int
 
     def __str__(self) -> str:
-        return f"{self.share:+.2%} ({self.low:+.2%} .. {self.high:+.2%}, {self.blocks} blocks of captures)"
+        return f"{change(self.share, 2)} ({change(self.low, 2)} .. {change(self.high, 2)}, {counted(self.blocks, 'block')} of captures)"
 
 
 def balanced_orders(kinds: Sequence[str], squares: int, seed: int = 1) -> list[list[str]]:

@@ -21,6 +21,8 @@ STATUS_PATTERN: Final = "rank*.status.json"  # rank00003.status.json
 _STATUS_NAME: Final = re.compile(r"rank(\d+)\.status\.json")
 
 
+_NAMED: Final = 3
+"""Ranks that a message names."""
 MESSAGE: Final = 600
 """Characters of a message on a full disk: at six bytes each a status still fits the one block that its file has."""
 
@@ -85,6 +87,24 @@ def read_statuses(folder: Path) -> list[RankStatus]:
     """Every rank that has announced itself in a folder, in order of rank."""
     found = [read_status(p) for p in folder.glob(STATUS_PATTERN) if _STATUS_NAME.fullmatch(p.name)]
     return sorted((s for s in found if s is not None), key=lambda s: s.rank)
+
+
+def nobody(folder: Path) -> str | None:
+    """Why a command given through a folder reaches nobody now, and what to do; None where a rank may hear it."""
+    statuses = read_statuses(folder)
+    if any(alive(status) is not False for status in statuses):
+        return None
+    start = (
+        f"start the server with SPECANALYZE_DIR={folder}, or with speccollect run --dir {folder} -- COMMAND; some servers announce "
+        "their ranks only at the first request"
+    )
+    if not statuses:
+        return f"no rank has announced itself in {folder}, so nothing is recorded yet: is it this server's folder? If not, {start}"
+    gone = ", ".join(f"rank {s.rank} was process {s.pid}" for s in statuses[:_NAMED])
+    more = f" and {len(statuses) - _NAMED} more" if len(statuses) > _NAMED else ""
+    return (
+        f"the ranks that announced themselves in {folder} have gone ({gone}{more}), so nothing is recorded yet: {start}"
+    )
 
 
 def host_hash() -> str:

@@ -15,12 +15,12 @@ pytest.importorskip("altair", reason="the report needs altair, vl-convert-python
 pytest.importorskip("vl_convert", reason="the report needs altair, vl-convert-python and jinja2")
 
 from specanalyze.cli import run
-from specanalyze.figures import change, percent
 from specanalyze.formats.load import open_trace
 from specanalyze.report.breakdown_bars import SLICES
 from specanalyze.report.page import Report, build_report
 from specanalyze.report.palette import shown_as
 from specanalyze.report.section import Figure, Section
+from specschema.figures import change, percent
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 RECORDINGS = {

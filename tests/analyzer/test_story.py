@@ -106,7 +106,7 @@ def test_compare_says_27_percent_and_names_the_variables_first(
 
 def test_the_sweep_finds_two(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = said(capsys, recorded, "sweep " + " ".join(f"steps{n}" for n in range(1, 11)))
-    assert "best: draft steps 2, 94 tok/s" in out
+    assert "best: draft steps 2, 94.0 tok/s" in out
     assert "beyond noise" in out
     assert "5 6 0.920 28.700 0.280 29.900" in out  # five steps: 29.9 ms a cycle
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from speccollect import plugin
+from speccollect.control import prepare_folder
 from speccollect.launch import BOOTSTRAP, nsys_command, server_environment
+from speccollect.status import RankStatus, host_hash, write_status
 from specschema.errors import UsageError
 
 # a server's package of the name that the bootstrap waits for; its own child is spawned as servers spawn their ranks
@@ -35,7 +37,12 @@ if __name__ == "__main__":
 
 
 def speccollect(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(cwd), *sys.path]), **environment}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(cwd), *sys.path]),
+        "SPECANALYZE_NATIVE": "0",
+        **environment,
+    }
     command = [sys.executable, "-m", "speccollect", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=60)
 
@@ -135,10 +142,28 @@ def test_help_loads_nothing_heavy() -> None:
         assert f" {command} " in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("pid", "code", "words"), [(os.getpid(), 0, ""), (2**22 - 1, 1, "have gone (rank 0 was process 4194303)")]
+)
+def test_arm_tells_whether_anybody_hears_it(tmp_path: Path, pid: int, code: int, words: str) -> None:
+    folder = prepare_folder(tmp_path / "folder").parent
+    write_status(folder, RankStatus(rank=0, pid=pid, host=host_hash()))
+    armed = speccollect("arm", "--dir", str(folder), "--windows", "off", cwd=tmp_path)
+    assert (armed.returncode, bool(armed.stderr)) == (code, bool(words))
+    assert words in armed.stderr
+
+
 def test_arm_status_disarm_merge_by_hand(tmp_path: Path) -> None:
     folder = str(tmp_path / "folder")
     armed = speccollect("arm", "--dir", folder, "--windows", "off", cwd=tmp_path)
-    assert "recording 1 is armed" in armed.stdout
+    assert armed.stdout == f"recording 1 is armed in {folder}; end it with: speccollect disarm --dir {folder}\n"
+    assert armed.returncode == 1
+    assert armed.stderr.count("\n") == 1
+    assert armed.stderr.startswith(f"speccollect: no rank has announced itself in {folder}, so nothing is recorded yet")
+    assert (
+        f"start the server with SPECANALYZE_DIR={folder}, or with speccollect run --dir {folder} -- COMMAND"
+        in armed.stderr
+    )
     twice = speccollect("arm", "--dir", folder, cwd=tmp_path)
     assert twice.returncode == 1
     assert "already recording (number 1)" in twice.stderr

@@ -75,7 +75,7 @@ def parse(words: list[str]) -> None:
     if words[0] == "specanalyze":
         from specanalyze.cli import app
     else:
-        from speccollect.cli import app
+        from speccollect.cli.app import app
     group = get_command(app)
     if words[1].startswith("-"):
         return

@@ -17,10 +17,10 @@ from specanalyze.answers.server_count import REQUEST_SCHEMA, ServerCount, reques
 from specanalyze.answers.wiring import wiring_warnings
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
 from specanalyze.engines.engine import each_rank
-from specanalyze.figures import counted
 from specanalyze.formats.input_path import is_file
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
+from specschema.figures import counted
 
 GROUPINGS: Final = ("request", "batch", "position", "time", "draft", "mode")
 """What ``accept`` can be split by: ``draft`` is the draft length of the step, which adaptive speculation varies; ``mode``

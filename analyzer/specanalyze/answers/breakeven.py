@@ -16,9 +16,9 @@ from specanalyze.answers.environment import check_baseline
 from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.answers.positions import accept_length_by_steps, acceptance_by_position
 from specanalyze.attribution.cycles import control_is_another_run, cycle_table, replicas
-from specanalyze.figures import counted
 from specanalyze.trace import Trace
 from specschema.errors import TraceError
+from specschema.figures import counted
 
 STEPS_SCHEMA: Final[dict[str, Any]] = {
     "steps": pl.Int64,

@@ -14,7 +14,7 @@ from specanalyze.answers.medians import median_interval
 from specanalyze.answers.overhead import alike_cycles
 from specanalyze.attribution.cycles import decoding
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.figures import counted
+from specschema.figures import counted
 from specschema.phases import IDLE_BUCKETS, PHASE_KEYS
 
 FEW: Final = 5

@@ -21,9 +21,9 @@ from specanalyze.answers.environment import (
 )
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import resampled_medians
-from specanalyze.figures import percent
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
+from specschema.figures import percent
 from specschema.phases import BUCKETS, IDLE_BUCKETS
 
 SMALLEST_SHARE: Final = 0.01

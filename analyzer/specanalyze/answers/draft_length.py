@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specanalyze.answers.bootstrap import Floats
-from specanalyze.figures import counted, percent
+from specschema.figures import counted, percent
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from specanalyze.attribution.analysis import WindowAnalysis, analyse_rank
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.columns import Ints, integers, texts
 from specanalyze.engines.engine import each_rank
-from specanalyze.figures import counted
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
+from specschema.figures import counted
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, PHASE_KEYS
 
 LAYER: Final = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)(?:\.|$)")

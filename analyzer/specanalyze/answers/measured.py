@@ -24,9 +24,9 @@ from specanalyze.attribution.cycles import CYCLE_SCHEMA, rank_cycles, replicas
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.attribution.waits import Communication, Waits, communication_of, match
 from specanalyze.engines.engine import ranks_of
-from specanalyze.figures import percent
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError
+from specschema.figures import percent
 from specschema.kernel_classes import classify
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, IDLE_BUCKETS, LEAF_PHASES
 

@@ -15,9 +15,9 @@ from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
 from specanalyze.columns import of_kind
 from specanalyze.engines.engine import each_rank
-from specanalyze.figures import percent
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError
+from specschema.figures import percent
 
 BEFORE: Final = "before"
 BETWEEN: Final = "between"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from specanalyze.attribution.cycles import DECODING
-from specanalyze.figures import change, counted
+from specschema.figures import change, counted
 
 if TYPE_CHECKING:
     from specanalyze.answers.phases_report import PhaseReport

@@ -18,8 +18,8 @@ from specanalyze.attribution.wait_table import last_to_arrive, wait_json
 from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
 from specanalyze.attribution.waits import Communication, Waits, match, rank_communication
 from specanalyze.engines.engine import each_rank
-from specanalyze.figures import counted
 from specanalyze.trace import RankSource, Trace
+from specschema.figures import counted
 
 
 @dataclass

@@ -18,9 +18,9 @@ from specanalyze.answers.measured import Measured, acceptance_of, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.wiring import simulated
-from specanalyze.figures import are, counted, were
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
+from specschema.figures import are, counted, were
 from specschema.phases import BUCKETS
 
 DRAFT_STEPS: Final = "draft_steps"

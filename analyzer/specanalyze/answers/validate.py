@@ -13,8 +13,8 @@ from specanalyze.answers.cycle_numbering import numberings
 from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.engines.engine import each_rank
-from specanalyze.figures import percent
 from specanalyze.trace import RankSource, Trace
+from specschema.figures import percent
 
 SCHEMA = {"check": pl.String, "rank": pl.String, "result": pl.String, "detail": pl.String}
 

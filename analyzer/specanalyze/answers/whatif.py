@@ -15,9 +15,9 @@ from specanalyze.answers.draft_length import Lengths
 from specanalyze.answers.environment import tensor_parallel
 from specanalyze.answers.measured import Measured, measure
 from specanalyze.answers.prediction_check import PredictionCheck, check_prediction, prediction_check_json
-from specanalyze.figures import percent
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
+from specschema.figures import percent
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
 
 DRAFT_PHASES: Final = ("draft", "draft_extend")

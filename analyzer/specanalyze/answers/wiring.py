@@ -8,7 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.answers.environment import argument, variables
-from specanalyze.figures import counted, percent
+from specschema.figures import counted, percent
 
 ENOUGH_STEPS: Final = 20
 """Fewer verify steps than this prove nothing."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.figures import are, counted, were
 from specanalyze.phase_names import resembled, resembling
+from specschema.figures import are, counted, were
 
 _NAMES: Final = 4
 """Names listed in one warning."""

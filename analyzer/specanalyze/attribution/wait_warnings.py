@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from specanalyze.figures import counted, were
+from specschema.figures import counted, were
 
 _LISTED: Final = 5
 """Collectives named one by one."""

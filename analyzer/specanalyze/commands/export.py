@@ -20,7 +20,7 @@ from specanalyze.commands.options import (
     phase_map_of,
 )
 from specanalyze.commands.output_path import refuse_unwritable
-from specanalyze.figures import counted
+from specschema.figures import counted
 
 
 def export(

@@ -8,7 +8,7 @@ import polars as pl
 
 from specanalyze.answers.measured import Measured
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
-from specanalyze.figures import percent
+from specschema.figures import percent
 from specschema.phases import COMPUTE_BUCKETS, DEVICE_BUCKETS
 
 VERIFY_BOUND_SHARE: Final = 0.80

@@ -12,7 +12,7 @@ from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whatif import DRAFT_PHASES, Changes, predict
 from specanalyze.answers.wiring import simulated, wiring_warnings
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
-from specanalyze.figures import percent
+from specschema.figures import percent
 from specschema.phases import COMMUNICATION_BUCKETS
 
 DRAFT_COMMUNICATION_SHARE: Final = 0.10

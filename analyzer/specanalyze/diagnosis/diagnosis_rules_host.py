@@ -19,7 +19,7 @@ from specanalyze.diagnosis.diagnosis_rule import (
     Subject,
     ms,
 )
-from specanalyze.figures import counted, percent
+from specschema.figures import counted, percent
 from specschema.phases import COMPUTE_BUCKETS, IDLE_BUCKETS
 
 IDLE_SHARE: Final = 0.15

@@ -21,7 +21,7 @@ from specanalyze.diagnosis.diagnosis_rule import (
     Subject,
     ms,
 )
-from specanalyze.figures import percent
+from specschema.figures import percent
 from specschema.phases import COMMUNICATION_BUCKETS, IDLE_BUCKETS
 
 WAIT_SHARE: Final = 0.05

@@ -13,10 +13,10 @@ from typing import Annotated, Final
 import msgspec
 import polars as pl
 
-from specanalyze.figures import counted
 from specanalyze.formats import bounded_json
 from specanalyze.formats.event_frame import DTYPES, main_thread, table
 from specschema.errors import TraceError
+from specschema.figures import counted
 from specschema.phases import CYCLE, RANGE_PREFIX, range_name
 
 SUFFIX: Final = ".cycles.json"

@@ -8,11 +8,11 @@ from typing import Final
 
 import polars as pl
 
-from specanalyze.figures import counted
 from specanalyze.formats.plain_text import plain_columns
 from specanalyze.trace import RankTrace
 from specschema.errors import TraceError
 from specschema.events import DEVICE_KINDS
+from specschema.figures import counted
 
 EARLIEST_NS: Final = -(2**60)
 LATEST_NS: Final = 2**62 - 1

@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 import polars as pl
 import pyarrow.parquet as pq
 
-from specanalyze.figures import counted, were
 from specanalyze.formats import rank_tables
 from specanalyze.formats.compact_parquet import compact_rank
 from specanalyze.formats.event_frame import DTYPES, table
@@ -28,6 +27,7 @@ from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema import metadata
 from specschema.errors import TraceError
 from specschema.events import COLUMN_NAMES
+from specschema.figures import counted, were
 
 __all__ = ["read_trace", "write_trace"]
 

@@ -6,9 +6,9 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.accept import Accepts
-from specanalyze.figures import counted, percent
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, notes, share_bar, table
+from specschema.figures import counted, percent
 
 ROWS = 40
 """Longer tables are cut here; --output writes all of it."""

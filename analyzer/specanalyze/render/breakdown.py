@@ -11,8 +11,8 @@ from rich.text import Text
 from specanalyze.answers.breakdown import Breakdown
 from specanalyze.answers.calibration import Calibration
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.figures import change, counted, percent
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+from specschema.figures import change, counted, percent
 from specschema.phases import BUCKETS
 
 ROWS: tuple[tuple[str, str], ...] = (

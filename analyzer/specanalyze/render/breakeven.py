@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.breakeven import BreakEven, Clock
-from specanalyze.figures import percent
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, table
+from specschema.figures import percent
 
 
 def draw(result: BreakEven) -> None:

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from specanalyze.answers.bootstrap import LEVEL
 from specanalyze.answers.compare import FASTER, SLOWER, Comparison
-from specanalyze.figures import change, percent
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, table
+from specschema.figures import change, percent
 
 MOST_KERNELS = 20
 _STYLE = {FASTER: "green", SLOWER: "red"}

@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from specanalyze.diagnosis.diagnose import Diagnosis
-from specanalyze.figures import percent
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, milliseconds, notes
+from specschema.figures import percent
 
 
 def draw(result: Diagnosis) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from specanalyze.figures import counted
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, notes, table
+from specschema.figures import counted
 
 LONGEST: Final = 240
 """Characters of a value in the terminal; ``--all``, ``--json`` and ``--output`` have all of it."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from specanalyze.figures import counted
 from specanalyze.formats.plain_text import plain
 from specschema.errors import UsageError
+from specschema.figures import counted
 
 
 def write_table(table: pl.DataFrame, path: Path, force: bool = False) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from specanalyze.figures import percent
 from specanalyze.render.terminal import console, milliseconds, notes, table
+from specschema.figures import percent
 
 NAME_WIDTH = 60
 """Template arguments make names of hundreds of characters; the whole name is in --json and --output."""

@@ -6,8 +6,8 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.layers import Layers, by_layer, by_module
-from specanalyze.figures import counted, percent
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+from specschema.figures import counted, percent
 
 SHADES = " ░▒▓█"
 """Strip without colour: five steps from the fastest layer to the slowest."""

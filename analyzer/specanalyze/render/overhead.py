@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.overhead import Overhead
-from specanalyze.figures import change, counted, percent
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, milliseconds, notes, table
+from specschema.figures import change, counted, percent
 
 ROWS = 40
 """Longer tables are cut here; --output writes all of it."""

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from specanalyze.answers.pace import Pace
 from specanalyze.answers.phases_report import TOTAL, PhaseReport
-from specanalyze.figures import counted, percent
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+from specschema.figures import counted, percent
 
 RANKS = 4
 """More ranks than this: only the first is drawn; --output writes all."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from specanalyze.answers.ranks_report import RanksReport, ranks_frame
-from specanalyze.figures import percent
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+from specschema.figures import percent
 
 
 def draw(report: RanksReport) -> None:

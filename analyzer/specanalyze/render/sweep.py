@@ -9,9 +9,9 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.sweep import DRAFT_STEPS, Sweep
-from specanalyze.figures import counted, percent
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
+from specschema.figures import counted, percent
 
 _LONGEST: Final = 18
 """Columns of a recording's name in a table."""

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from specanalyze.answers.prediction_check import PredictionCheck
 from specanalyze.answers.whatif import WhatIf
-from specanalyze.figures import change, percent
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, table
+from specschema.figures import change, percent
 
 _MOVED_NS = 500.0
 _SHOWN_SHARE = 0.005

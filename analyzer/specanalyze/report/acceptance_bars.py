@@ -10,11 +10,11 @@ import polars as pl
 
 from specanalyze.answers.advice import ACCEPTS, advice
 from specanalyze.answers.positions import acceptance_by_position
-from specanalyze.figures import percent
 from specanalyze.report.palette import recording
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import PERCENT_TICKS, percent_text, rows, specification
+from specschema.figures import percent
 
 
 def acceptance_section(recordings: Sequence[Recorded]) -> Section:

@@ -11,12 +11,12 @@ import polars as pl
 from specanalyze.answers.calibration import Calibration, calibrate
 from specanalyze.attribution.breakdown_warnings import NO_DEVICE_WORK
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.figures import change, percent
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
+from specschema.figures import change, percent
 from specschema.phases import BUCKETS
 
 SLICES: Final[tuple[tuple[str, str], ...]] = (

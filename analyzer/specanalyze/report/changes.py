@@ -9,13 +9,13 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.compare import FASTER, ONLY, SLOWER, Comparison, compare_measured
-from specanalyze.figures import percent
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import NAMES, variable
 from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
 from specschema.errors import SpecError
+from specschema.figures import percent
 
 
 def changes_section(recordings: Sequence[Recorded], *, accept_differences: bool = False) -> Section:

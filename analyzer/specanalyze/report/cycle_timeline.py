@@ -13,13 +13,13 @@ import polars as pl
 from specanalyze.attribution.activities import communication_code
 from specanalyze.attribution.analysis import RankAnalysis, WindowAnalysis, analyse_rank
 from specanalyze.columns import of_kind
-from specanalyze.figures import counted
 from specanalyze.phase_names import recognise
 from specanalyze.report.palette import COLOURS, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
 from specanalyze.trace import RankTrace
+from specschema.figures import counted
 from specschema.phases import BUCKETS, CYCLE, LEAF_PHASES, PHASE_KEYS
 
 MOST_MARKS: Final = 1500

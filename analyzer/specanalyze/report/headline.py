@@ -12,9 +12,9 @@ from specanalyze.answers.breakeven import BreakEven, Clock, clock_of, weigh
 from specanalyze.answers.environment import UNSET, argument_section, environment_of, facts, variables
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.wiring import wiring_warnings
-from specanalyze.figures import change, percent
 from specanalyze.report.recorded import Recorded
 from specschema.errors import SpecError, TraceError
+from specschema.figures import change, percent
 
 FIRST_FACTS: Final = (
     "gpu.model",

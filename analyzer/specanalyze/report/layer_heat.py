@@ -8,12 +8,12 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.layers import by_layer, by_module
-from specanalyze.figures import counted, percent
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import NAMES, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import CHANGE_TICKS, percent_text, rows, specification
+from specschema.figures import counted, percent
 
 SCHEME: Final = "cividis"
 """Reads the same to the colour-blind and in grey."""

@@ -7,12 +7,12 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from specanalyze.figures import counted, percent
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
+from specschema.figures import counted, percent
 
 
 def wait_figure(recorded: Recorded) -> Figure | str:

@@ -9,13 +9,13 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.sweep import Sweep, sweep_measured
-from specanalyze.figures import counted, percent
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import recording, shown_as, variable
 from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
 from specschema.errors import SpecError, UsageError
+from specschema.figures import counted, percent
 
 _TITLE, _QUESTION = "Fixed and per-token cost", "What would fewer or more draft steps cost and bring?"
 

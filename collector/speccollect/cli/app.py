@@ -1,4 +1,4 @@
-"""The `speccollect` command. No server imports this module; heavy libraries are imported inside the commands."""
+"""The `speccollect` commands. Heavy libraries are imported inside them."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def request(
     force: Force = False,
 ) -> None:
     """Record a running server while it answers a long request, and merge all ranks into one trace."""
+    from speccollect.cli.render import progress, show_session
     from speccollect.prompts import LONG_PROMPT
     from speccollect.prompts import input_ids as ids
-    from speccollect.render import progress, show_session
     from speccollect.session import record_requests
     from speccollect.stream import find_endpoint, request_body
     from specschema.errors import UsageError
@@ -205,8 +205,8 @@ def build(
 @app.command()
 def status(folder: Folder = None) -> None:
     """Show the ranks that announced themselves, and what they do."""
+    from speccollect.cli.render import show_status
     from speccollect.control import read_command
-    from speccollect.render import show_status
     from speccollect.status import read_statuses
 
     place = _folder(folder)
@@ -222,12 +222,19 @@ def arm(
     ] = False,
     backend: Backend = "torch",
 ) -> None:
-    """Begin a recording by hand: every rank arms at its next step. Best while the server is idle."""
+    """Begin a recording by hand: every rank arms at its next step. Best while the server is idle.
+
+    Exit code 1: no rank has announced itself there; the recording is armed all the same, for ranks that do so later.
+    """
     from speccollect.control import arm as write
+    from speccollect.status import nobody
 
     place = _folder(folder)
     command = write(place, _windows(windows, cpu_ops, backend))
-    typer.echo(f"recording {command.recording} is armed in {place}; end it with: speccollect disarm")
+    typer.echo(f"recording {command.recording} is armed in {place}; end it with: speccollect disarm --dir {place}")
+    if alone := nobody(place):
+        typer.echo(f"speccollect: {alone}", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -243,7 +250,9 @@ def disarm(
     command = write(place)
     for line in wait_for_ranks(place, command.recording, timeout):
         typer.echo(line, err=True)
-    typer.echo(f"recording {command.recording} has ended; merge it with: speccollect merge -o trace.parquet")
+    typer.echo(
+        f"recording {command.recording} has ended; merge it with: speccollect merge --dir {place} -o trace.parquet"
+    )
 
 
 @app.command()
@@ -255,8 +264,8 @@ def merge(
     force: Force = False,
 ) -> None:
     """Merge the finished files of all ranks into one trace."""
+    from speccollect.cli.render import show_merged
     from speccollect.merge import merge as write
-    from speccollect.render import show_merged
 
     show_merged(write(_folder(folder), output, recording=recording, force=force, expected_ranks=ranks))
 
@@ -281,8 +290,8 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> None:
     """Record a small speculative engine of our own, on GPUs or on any CPU."""
+    from speccollect.cli.render import show_merged, show_trace
     from speccollect.demo.main import run_demo
-    from speccollect.render import show_merged, show_trace
 
     result = run_demo(
         output,

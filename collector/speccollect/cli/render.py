@@ -1,4 +1,4 @@
-"""What `speccollect` prints: tables and a progress bar. Only the command line imports this."""
+"""What `speccollect` prints: tables and a progress bar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from speccollect.control import Command
 from speccollect.merge import Merged
 from speccollect.phase_table import PhaseTable, phase_table
 from speccollect.session import Session
-from speccollect.status import RankStatus, alive
+from speccollect.status import RankStatus, alive, nobody
+from specschema.figures import counted, percent
 
 
 class _Rate(ProgressColumn):
@@ -67,11 +68,11 @@ def phases(table: PhaseTable) -> Table:
     rest = table.cycle_ms - sum(table.host_ms.values())
     for name, value in {**table.host_ms, "other": rest}.items():
         device = table.device_ms.get(name)
-        cells = [name, f"{value:.3f}", f"{value / table.cycle_ms:.1%}"]
+        cells = [name, f"{value:.3f}", percent(value / table.cycle_ms)]
         view.add_row(*cells, *(["" if device is None else f"{device:.3f}"] if table.device_ms else []))
     view.add_section()
     total = [f"{sum(table.device_ms.values()):.3f}"] if table.device_ms else []
-    view.add_row("cycle", f"{table.cycle_ms:.3f}", "100.0%", *total)
+    view.add_row("cycle", f"{table.cycle_ms:.3f}", percent(1.0), *total)
     return view
 
 
@@ -84,7 +85,7 @@ def _totals(recording: dict[str, Any]) -> Iterator[str]:
         else:
             yield (
                 f"rank {rank}: accept lengths differ from the {totals['told_by']}'s {totals['completion_tokens']} "
-                f"tokens by {totals['difference']} ({totals['cycles_without_lengths']} cycles without lengths)"
+                f"tokens by {totals['difference']} ({counted(totals['cycles_without_lengths'], 'cycle')} without lengths)"
             )
 
 
@@ -97,7 +98,8 @@ def show_merged(merged: Merged, console: Console | None = None) -> None:
     ranks = ", ".join(map(str, merged.ranks))
     windows = sorted({w["window"] for w in merged.recording.get("windows", [])})
     console.print(
-        f"{merged.path}: {merged.rows:,} events, ranks {ranks}, {len(windows)} profiler windows",
+        f"{merged.path}: {merged.rows:,} {'event' if merged.rows == 1 else 'events'}, {'rank' if len(merged.ranks) == 1 else 'ranks'} {ranks}, "
+        f"{counted(len(windows), 'profiler window')}",
         markup=False,
         soft_wrap=True,
     )
@@ -116,7 +118,9 @@ def show_trace(path: Path, console: Console | None = None) -> None:
         console.print("no decode cycle was recorded", markup=False, soft_wrap=True)
     else:
         where = "inside profiler windows: slower than the server is" if table.traced else "untraced"
-        console.print(f"rank {table.rank}: {table.cycles} {table.mode} cycles ({where})", markup=False, soft_wrap=True)
+        console.print(
+            f"rank {table.rank}: {counted(table.cycles, f'{table.mode} cycle')} ({where})", markup=False, soft_wrap=True
+        )
         console.print(phases(table))
         if table.device_ms:
             console.print(
@@ -141,7 +145,7 @@ def show_session(session: Session, console: Console | None = None) -> None:
         else ""
     )
     console.print(
-        f"{summary['requests']} requests ({summary['failed']} failed), {_number(summary['prompt_tokens'])} prompt tokens, "
+        f"{counted(summary['requests'], 'request')} ({summary['failed']} failed), {_number(summary['prompt_tokens'])} prompt tokens, "
         f"{_number(summary['completion_tokens'])} completion tokens",
         markup=False,
         soft_wrap=True,
@@ -173,7 +177,7 @@ def show_status(folder: Path, command: Command, statuses: Sequence[RankStatus], 
     state = f"recording {command.recording} is armed" if command.armed else "disarmed"
     console.print(f"{folder}: {state}", markup=False, soft_wrap=True)
     if not statuses:
-        console.print("no rank has announced itself (a rank does at its first step)", markup=False, soft_wrap=True)
+        console.print(nobody(folder), markup=False, soft_wrap=True)
         return
     view = Table()
     for name in ("rank", "process", "state", "recording", "cycles", "windows", "lost", "message"):

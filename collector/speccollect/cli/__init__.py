@@ -1,0 +1,1 @@
+"""The command line. Nothing but ``__main__`` imports this package, and no server does: here alone typer and rich are used."""
