@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import traces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -172,6 +173,21 @@ def test_large_rank_has_several_row_groups_and_none_holds_two_ranks(
     assert ranks == [[0], [0], [0], [1], [1], [1]]
     for before, after in zip(trace.ranks(), read_trace([path]).ranks(), strict=True):
         assert_frame_equal(after.events, before.events)
+
+
+def test_texts_of_a_frame_in_pieces_are_written_by_number(tmp_path: Path) -> None:
+    """An import puts a node map before the events: two pieces, of other texts each."""
+    pieces = [
+        traces.events([traces.kernel(f"{letter * 400}{i}", i, i + 1, 1) for i in range(4)] * 500) for letter in "ab"
+    ]
+    events = pl.concat([table(piece) for piece in pieces], rechunk=False)
+    assert events.n_chunks() == 2
+    path = tmp_path / "trace.parquet"
+    write_trace(Trace("made", (RankSource("0", "made", lambda: RankTrace("0", 0, "made", events)),)), path)
+    group = pq.read_metadata(path).row_group(0)
+    (name,) = (c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "name")
+    assert name.total_uncompressed_size < 8 * 400 + 4000
+    assert_frame_equal(read_trace([path]).sources[0].read().events.select("name"), events.select("name"))
 
 
 def test_host_names_are_hashed(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def _pieces(rank: RankTrace) -> Iterator[pa.Table]:
     if unknown:
         raise ValueError(f"columns that the format does not have: {', '.join(unknown)}")
     for start in range(0, rank.events.height, ROWS_PER_GROUP):
-        rows = rank.events.slice(start, ROWS_PER_GROUP)
+        # One chunk has one dictionary; where a second one begins, the Parquet writer writes texts in full.
+        rows = rank.events.slice(start, ROWS_PER_GROUP).rechunk()
         arrow = rows.select(pl.col(c).cast(DTYPES[c]) for c in rows.columns).to_arrow()
         arrays = [
             arrow[f.name].cast(f.type) if f.name in arrow.column_names else pa.nulls(arrow.num_rows, f.type)
