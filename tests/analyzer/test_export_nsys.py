@@ -156,7 +156,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.run(arguments) == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
         f"{tmp_path}/t.nvtxt: {(tmp_path / 't.nvtxt').stat().st_size} bytes",
-        "19 events of 2 rank(s)",
+        "19 events of 2 ranks",
     ]
     assert cli.run(arguments) == 2
     assert (

@@ -170,8 +170,8 @@ def test_open_and_asynchronous_ranges_are_said_and_not_recognised(tmp_path: Path
     result = break_down(Trace(trace.name, trace.sources, trace.metadata, trace.warnings))
     assert result.ranks[0].instances == {"verify": 1}
     assert [line for line in trace.warnings if "rank pid111" in line] == [
-        "rank pid111: 1 ranges were still open when the recording ended: not recognised as phases",
-        "rank pid111: 1 start/end ranges (among them spec.draft) belong to no thread's stack and are left out: phases are push/pop ranges",
+        "rank pid111: 1 range was still open when the recording ended: not recognised as phases",
+        "rank pid111: 1 start/end range (among them spec.draft) of no thread's stack left out: phases are push/pop ranges",
     ]
 
 
@@ -205,7 +205,7 @@ def test_replays_recorded_whole_and_node_by_node_in_one_report(tmp_path: Path) -
     result = break_down(trace)
     assert result.ranks[0].buckets_ns["verify"] == {"attention": 30, "graph_unresolved": 15, "launch": 40, "host": 10}
     assert any(
-        "1 graph replays were recorded as a whole" in line and "--cuda-graph-trace=node" in line
+        "1 graph replay was recorded as a whole" in line and "--cuda-graph-trace=node" in line
         for line in trace.warnings
     )
 
