@@ -94,12 +94,16 @@ def text() -> str:
         "",
         "# fmt: off",
     ]
-    for name, table in (("FAMILIES", FAMILIES), ("RULES", RULES)):
-        patterns = [row.pattern for row in table]
-        lines += [f"{name}: Final[tuple[int, Words]] = ({fingerprint(patterns)}, ("]
-        lines += [f"    {_quoted(required_words(pattern))}," for pattern in patterns]
-        lines += ["))"]
+    families, rules = [row.pattern for row in FAMILIES], [row.pattern for row in RULES]
+    at = next(place for place in range(len(rules)) if rules[place : place + len(families)] == families)
+    lines += [f"FAMILIES: Final[tuple[int, Words]] = ({fingerprint(families)}, (", *_rows(families), "))"]
+    lines += [f"RULES: Final[tuple[int, Words]] = ({fingerprint(rules)}, (", *_rows(rules[:at])]
+    lines += ["    *FAMILIES[1],", *_rows(rules[at + len(families) :]), "))"]
     return "\n".join(lines) + "\n"
+
+
+def _rows(patterns: Iterable[str]) -> list[str]:
+    return [f"    {_quoted(required_words(pattern))}," for pattern in patterns]
 
 
 def _quoted(words: Words | None) -> str:
