@@ -42,6 +42,7 @@ class CuptiProfiler:
     has_ranges = False
     plain = False
     metadata = False
+    ids_only = False
 
     def __init__(self, max_records: int, cupti: Any = None) -> None:
         """

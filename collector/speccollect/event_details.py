@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from speccollect.kineto import SLICE
+from speccollect.nodemap_cuda import ORDINAL_MASK
 
 _COLLECTIVE: Final = {
     "Collective name": "op",
@@ -18,7 +21,9 @@ _COLLECTIVE: Final = {
     "Process Group Ranks": "group_ranks",
     "Seq": "seq",
 }
-_DEVICE: Final = {"bytes": "bytes", "graph id": "graph_id", "graph node id": "node"}
+NODE_IDS: Final = {"graph id": "graph_id", "graph node id": "node"}
+"""Kineto's keys for an activity's executable graph and its node in it, from torch 2.12 on (kernels; 2.14: copies, too)."""
+_DEVICE: Final = {"bytes": "bytes", **NODE_IDS}
 DETAIL_COLUMNS: Final = (*_COLLECTIVE.values(), *_DEVICE.values(), "grid", "block")
 
 _TYPES: Final = {
@@ -29,9 +34,6 @@ _TYPES: Final = {
     "graph_id": pa.int64(),
     "node": pa.int64(),
 }
-
-_NODE_ORDINAL_MASK: Final = 0xFFFFFFFF
-"""The low half of CUPTI's graph node id is the node's ordinal; the high half is the graph (seen on an H200)."""
 
 
 def _ranks(value: Any) -> list[int] | None:
@@ -64,16 +66,28 @@ def parse_details(text: str) -> dict[str, Any]:
         else:
             value = str(value)
         found[column] = value
-    if found.get("graph_id") == 0:
-        # Kineto's "no graph"
-        found.pop("graph_id")
+    if found.get("node", found.get("graph_id")) == 0:
+        # Kineto's "no graph": a node's id holds its graph, and graphs count from 1
+        found.pop("graph_id", None)
         found.pop("node", None)
     if "node" in found:
-        found["node"] &= _NODE_ORDINAL_MASK
+        found["node"] &= ORDINAL_MASK
     for key in ("grid", "block"):
         if isinstance(raw.get(key), list):
             found[key] = "x".join(str(v) for v in raw[key])
     return found
+
+
+def node_ids(
+    graph: npt.NDArray[np.int64], node: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Executable graph and node's ordinal of activities, -1 for those of no graph.
+
+    Args:
+        graph, node: what Kineto's text gives under ``NODE_IDS``, -1 where it gives nothing.
+    """
+    outside = np.where(node != -1, node, graph) <= 0
+    return np.where(outside, -1, graph), np.where(outside | (node == -1), -1, node & ORDINAL_MASK)
 
 
 def read_details(texts: Iterable[str], *, pause: Callable[[], None]) -> dict[str, pa.Array]:

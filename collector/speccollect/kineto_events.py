@@ -8,12 +8,14 @@ by the serving thread itself, between two cycles.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from speccollect.kineto import SLICE, KinetoColumns, read_columns, types_of
 from speccollect.native.build import is_ours, library_path, load, switched_off, torch_folder
@@ -44,6 +46,9 @@ class Events(Protocol):
     def texts(self, rows: Sequence[int]) -> Iterator[str]:
         """The profiler's own text of some events, in the order of ``rows``."""
 
+    def numbers(self, rows: Sequence[int], keys: Sequence[str], *, pause: Pause | None) -> list[npt.NDArray[np.int64]]:
+        """The integers that the profiler's text of some events gives under some keys, a column a key; -1 where it gives none."""
+
     def release(self) -> None:
         """Free them; nothing can be read afterwards."""
 
@@ -66,6 +71,18 @@ class PythonEvents:
 
     def texts(self, rows: Sequence[int]) -> Iterator[str]:
         return (self._events[row].metadata_json() for row in rows)
+
+    def numbers(self, rows: Sequence[int], keys: Sequence[str], *, pause: Pause | None) -> list[npt.NDArray[np.int64]]:
+        columns = [np.full(len(rows), -1, dtype=np.int64) for _ in keys]
+        sought = [re.compile(rf'"{re.escape(key)}"[ :]*(\d+)') for key in keys]
+        for i, text in enumerate(self.texts(rows)):
+            for column, pattern in zip(columns, sought, strict=True):
+                found = pattern.search(text)
+                if found is not None:
+                    column[i] = np.uint64(found[1]).astype(np.int64)
+            if pause is not None and i % SLICE == SLICE - 1:
+                pause()
+        return columns
 
     def release(self) -> None:
         self._events = []
@@ -109,6 +126,11 @@ class CompiledEvents:
         wanted = np.asarray(rows, dtype=np.int64)
         for begin in range(0, len(wanted), TEXTS_AT_ONCE):
             yield from self._module.texts(self._result, np.ascontiguousarray(wanted[begin : begin + TEXTS_AT_ONCE]))
+
+    def numbers(self, rows: Sequence[int], keys: Sequence[str], *, pause: Pause | None) -> list[npt.NDArray[np.int64]]:
+        columns = [np.empty(len(rows), dtype=np.int64) for _ in keys]
+        self._module.numbers(self._result, np.asarray(rows, dtype=np.int64), list(keys), columns)
+        return columns
 
     def release(self) -> None:
         self._module.release(self._result)

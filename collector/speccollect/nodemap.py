@@ -26,7 +26,7 @@ import wrapt
 from speccollect.config import BACKEND_VARIABLE
 from speccollect.module_paths import path_of, paths_below
 from speccollect.nodemap_collectives import Collective, CollectiveWatch, Span
-from speccollect.nodemap_cuda import ORDINAL_MASK, CapturedGraph, GraphReader, Node
+from speccollect.nodemap_cuda import ORDINAL_MASK, CapturedGraph, GraphReader, Node, instantiated_id
 from specschema.communication import family_of
 
 logger: Final = logging.getLogger("speccollect")
@@ -37,6 +37,9 @@ ID_ATTRIBUTE: Final = "_speccollect_graph_id"
 
 CAPTURED: Final[dict[int, int]] = {}
 """CUPTI's id of a captured graph -> its number in this process, where node ids were asked for."""
+
+INSTANTIATED: Final[dict[int, int]] = {}
+"""CUPTI's id of an executable graph -> its number in this process, where the CUDA runtime tells it."""
 
 Rows = Mapping[str, Sequence[Any]]
 
@@ -116,7 +119,11 @@ class NodeMap:
 
     def _before_end(self, wrapped: Callable[..., Any], graph: Any, args: Any, kwargs: Any) -> Any:
         self.end()
-        return wrapped(*args, **kwargs)
+        result = wrapped(*args, **kwargs)
+        number, made = graph_id_of(graph), instantiated_id(graph)
+        if number is not None and made is not None:
+            INSTANTIATED[made] = number
+        return result
 
     # One capture
 

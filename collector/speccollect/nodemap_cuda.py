@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import sys
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -87,8 +88,7 @@ class CapturedGraph:
             runtime.cudaThreadExchangeStreamCaptureMode(previous[0])
 
     def _node(self, handle: Any) -> Node:
-        number = int(_checked(self._runtime.cudaGraphNodeGetType(handle), "cudaGraphNodeGetType")[0])
-        kind = node_type(number)
+        kind = node_type(_type_number(self._runtime, handle))
         return Node(kind, self._kernel_name(int(handle)) if kind == "kernel" else None, self._tools_id(handle))
 
     def _kernel_name(self, handle: int) -> str | None:
@@ -117,6 +117,34 @@ class CapturedGraph:
             except Exception:
                 self._cupti_ids = False
                 logger.debug("CUPTI tells no node ids here", exc_info=True)
+        return None
+
+
+def _type_number(runtime: Any, handle: Any) -> int:
+    """A node's type. The runtime refuses some that the driver knows (cudaErrorUnknown for CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    so torch.cuda._graph_annotations of torch 2.14 asks the driver)."""
+    error, number = runtime.cudaGraphNodeGetType(handle)
+    if int(error) == 0:
+        return int(number)
+    from cuda.bindings import driver
+
+    return int(_checked(driver.cuGraphNodeGetType(driver.CUgraphNode(int(handle))), "cuGraphNodeGetType")[0])
+
+
+def instantiated_id(graph: Any) -> int | None:
+    """The id that profilers give the executable graph of a captured torch CUDAGraph; never raises.
+
+    None where the graph is not instantiated yet (keep_graph=True), or where driver or cuda-bindings are older than 13.1.
+    """
+    runtime = sys.modules.get("cuda.bindings.runtime")
+    executable = getattr(graph, "raw_cuda_graph_exec", None)
+    if executable is None or not hasattr(runtime, "cudaGraphExecGetId"):
+        return None
+    try:
+        error, number = runtime.cudaGraphExecGetId(executable())
+        return int(number) if int(error) == 0 else None
+    except Exception:
+        logger.debug("this graph's executable has no id", exc_info=True)
         return None
 
 

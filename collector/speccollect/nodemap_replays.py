@@ -114,7 +114,10 @@ class ReplayStamps:
 
 
 def captured_graphs(
-    executable: npt.NDArray[np.int64], stamped: npt.NDArray[np.int64] | None, captured: Mapping[int, int]
+    executable: npt.NDArray[np.int64],
+    stamped: npt.NDArray[np.int64] | None,
+    captured: Mapping[int, int],
+    instantiated: Mapping[int, int] | None = None,
 ) -> npt.NDArray[np.int64]:
     """The node map's number of each activity's graph, where the profiler says which executable graph ran it.
 
@@ -122,14 +125,19 @@ def captured_graphs(
         executable: CUPTI's id of the executable graph of each activity; negative outside graphs.
         stamped: graph of each activity as stamps around the replays tell it, UNKNOWN where they don't; None without stamps.
         captured: CUPTI's id of a captured graph -> its number here.
+        instantiated: the same of executable graphs, where the CUDA runtime told them (drivers from 13.1 on).
 
     Returns:
         The graph's number, UNKNOWN where nothing tells it. What stamps say of one replay of an executable graph holds for all of
         them; else the captured graph is the one before it in CUPTI's count (seen on an H200: instantiating follows capturing).
+        Activities without an id (copies, in Kineto of torch 2.12 and 2.13) keep what their own stamp says.
     """
-    found = np.full(len(executable), UNKNOWN, dtype=np.int64)
+    found = np.full(len(executable), UNKNOWN, dtype=np.int64) if stamped is None else stamped.copy()
     for graph in np.unique(executable[executable >= 0]).tolist():  # one turn an executable graph
         mine = executable == graph
+        if instantiated is not None and graph in instantiated:
+            found[mine] = instantiated[graph]
+            continue
         told = stamped[mine & (stamped >= 0)] if stamped is not None else np.empty(0, dtype=np.int64)
         if len(told):
             numbers, times = np.unique(told, return_counts=True)

@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from packaging.version import Version
+
 from speccollect.kineto_events import Events, events_of
 
 USER_RANGES: Final = "user ranges and device activity"
 DEVICE_ONLY: Final = "device activity"
 PLAIN: Final = "torch.profiler"
+NODE_IDS_SINCE: Final = (2, 12)
+"""torch whose Kineto writes ``graph id`` and ``graph node id`` (pytorch/kineto 1a72dcae; seen in 2.12.0's library, not in 2.11.0's traces)."""
 OPERATORS: Final = "operators, ranges and device activity"
 
 
@@ -32,6 +36,23 @@ def foreign_profiler() -> bool:
     return bool(autograd._profiler_enabled())
 
 
+def tells_nodes() -> bool:
+    """Whether this torch's Kineto writes graph and node ids into its text."""
+    import torch
+
+    return Version(torch.__version__).release >= NODE_IDS_SINCE
+
+
+def _with_text() -> dict[str, Any]:
+    """Options with which events carry Kineto's text; none where this torch has no such option."""
+    import torch
+
+    try:
+        return {"experimental_config": torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)}
+    except (AttributeError, TypeError):
+        return {}
+
+
 class Profiler:
     """One window's profiler. All calls must come from the thread whose ranges are wanted.
 
@@ -40,6 +61,8 @@ class Profiler:
 
     Attributes:
         kind: one of the constants above: what it records.
+        metadata: whether its events carry Kineto's text.
+        ids_only: of that text only graph and node ids are wanted.
         prepare_cost_ns, start_cost_ns, stop_cost_ns, events_cost_ns: how long the serving thread was held.
     """
 
@@ -72,15 +95,12 @@ class Profiler:
                 self._activities = {activity.CUDA}
             else:
                 self._scopes = {scope.USER_SCOPE}
-        options: dict[str, Any] = {}
         # the profiler's per-event text costs on the serving thread when it stops, so it is asked for only where used
-        self.metadata = operators or details or hasattr(torch.cuda, "graph_annotations")
-        if self.metadata:
-            with contextlib.suppress(TypeError):
-                options["experimental_config"] = torch._C._profiler._ExperimentalConfig(
-                    expose_kineto_event_metadata=True
-                )
-        self._options = options
+        whole = operators or details
+        self.metadata = whole or tells_nodes()
+        self.ids_only = not whole
+        self._options = _with_text() if self.metadata else {}
+        self.metadata &= bool(self._options)
         self._config: Any = None
 
     @property

@@ -275,6 +275,7 @@ class Windows:
                     **({"cupti": profiler.facts} if isinstance(profiler, CuptiProfiler) else {}),
                 },
                 metadata=profiler.metadata,
+                ids_only=profiler.ids_only,
                 replays=replays,
                 clock=clock,
                 modules=modules,

@@ -21,6 +21,7 @@ class WindowResult:
         columns: the events, read; None while they wait for the writer thread.
         info: what the trace's metadata says about the window.
         metadata: whether the events carry the profiler's text.
+        ids_only: of that text only graph and node ids are wanted.
         replays: which captured graph each replay ran; None where no graph can be told.
         clock: what measures the profiler's clock against the host's; None where the profiler takes no ranges.
         modules: which module ran when; None where nobody asked.
@@ -30,6 +31,7 @@ class WindowResult:
     columns: KinetoColumns | None
     info: dict[str, Any]
     metadata: bool
+    ids_only: bool = False
     replays: ReplayStamps | None = None
     clock: ClockMarks | None = None
     modules: ModuleRanges | None = None

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from speccollect import segment as seg
 from speccollect.clock_marks import MARK
 from speccollect.config import WindowSettings
-from speccollect.event_details import read_details
+from speccollect.event_details import NODE_IDS, node_ids, read_details
 from speccollect.kineto import DEVICE_TYPES, PAUSE_SECONDS, KinetoColumns
 from speccollect.kineto_events import CompiledEvents
-from speccollect.nodemap import CAPTURED
+from speccollect.nodemap import CAPTURED, INSTANTIATED
 from speccollect.nodemap_replays import captured_graphs
 from speccollect.segment import Segment
 from speccollect.segment_rows import Origin, cycle_rows, phase_rows
@@ -101,7 +101,7 @@ def window_table(
         info["cut_ns"] = limit_ns
     texts = events.texts if events is not None and profile.metadata else None
     tables = [
-        _device_rows(columns, keep, texts, origin, segment),
+        _device_rows(columns, keep, origin, segment),
         _launch_rows(columns, keep, origin, segment),
         _operator_rows(columns, keep, origin, segment),
     ]
@@ -144,25 +144,21 @@ def _common(
     }
 
 
-def _device_rows(
-    columns: KinetoColumns,
-    keep: npt.NDArray[np.bool_],
-    texts: Texts | None,
-    origin: Origin,
-    segment: Segment,
-) -> pa.Table:
+def _device_rows(columns: KinetoColumns, keep: npt.NDArray[np.bool_], origin: Origin, segment: Segment) -> pa.Table:
     rows = np.flatnonzero(keep & columns.of_type(*DEVICE_TYPES))
     kinds = list(dict.fromkeys(DEVICE_TYPES.values()))
     code_of = np.array([kinds.index(DEVICE_TYPES[t]) if t in DEVICE_TYPES else -1 for t in columns.types] or [-1])
-    details = read_details(texts(rows.tolist()), pause=pause) if texts is not None and len(rows) else {}
+    details = _details(rows, segment)
     told = {name: values[rows] for name, values in columns.details.items()}
     ran = told.pop("graph_id", None)
     details |= {name: known(values, pa.int64()) for name, values in told.items()}
     graphs = _graph_ids(columns, rows, segment)
+    if ran is None and "graph_id" in details:
+        ran = details.pop("graph_id").fill_null(-1).to_numpy()
+    # the node map's own numbers: CUPTI numbers graphs its own way
     if ran is not None:
-        details["graph_id"] = known(captured_graphs(ran, graphs, CAPTURED), pa.int64())
+        details["graph_id"] = known(captured_graphs(ran, graphs, CAPTURED, INSTANTIATED), pa.int64())
     elif graphs is not None:
-        # the node map's own numbers: CUPTI numbers graphs its own way
         details["graph_id"] = known(graphs, pa.int64())
     return event_table(
         len(rows),
@@ -175,6 +171,17 @@ def _device_rows(
         },
         sparse=True,
     )
+
+
+def _details(rows: npt.NDArray[np.intp], segment: Segment) -> dict[str, pa.Array]:
+    """Columns that the profiler's text of device rows gives; graph_id is the profiler's number of the executable graph."""
+    profile = segment.profile
+    if profile is None or profile.events is None or not profile.metadata or not len(rows):
+        return {}
+    if not profile.ids_only:
+        return read_details(profile.events.texts(rows.tolist()), pause=pause)
+    graph, node = node_ids(*profile.events.numbers(rows.tolist(), tuple(NODE_IDS), pause=pause))
+    return {"graph_id": known(graph, pa.int64()), "node": known(node, pa.int64())} if (node >= 0).any() else {}
 
 
 def _graph_ids(columns: KinetoColumns, rows: npt.NDArray[np.intp], segment: Segment) -> npt.NDArray[np.int64] | None:

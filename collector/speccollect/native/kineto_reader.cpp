@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
@@ -181,6 +182,53 @@ py::list metadata_texts(const ProfilerResult& result, const py::buffer& rows) {
   return made;
 }
 
+// The integer that a text gives under a quoted key (`"graph id": 9`), -1 where it gives none. Unsigned ids wrap, as in numpy.
+int64_t number_under(const std::string& text, const std::string& key) {
+  const std::size_t found = text.find(key);
+  if (found == std::string::npos) {
+    return -1;
+  }
+  const char* at = text.c_str() + found + key.size();
+  while (*at == ' ' || *at == ':') {
+    ++at;
+  }
+  if (*at < '0' || *at > '9') {
+    return -1;
+  }
+  uint64_t value = 0;
+  for (; *at >= '0' && *at <= '9'; ++at) {
+    value = value * 10 + static_cast<uint64_t>(*at - '0');
+  }
+  return static_cast<int64_t>(value);
+}
+
+// Columns of the integers that the profiler's text of some events gives under some keys.
+void read_numbers(
+    const ProfilerResult& result,
+    const py::buffer& rows,
+    const std::vector<std::string>& keys,
+    const std::vector<py::buffer>& columns) {
+  std::vector<py::buffer_info> held;
+  held.reserve(columns.size() + 1);
+  held.push_back(rows.request());
+  if (held.back().itemsize != sizeof(int64_t) || held.back().ndim != 1 || keys.size() != columns.size()) {
+    throw std::invalid_argument("rows must be one column of int64, and each key needs a column");
+  }
+  const auto* wanted = static_cast<const int64_t*>(held.back().ptr);
+  const auto count = static_cast<std::size_t>(held.back().size);
+  std::vector<std::pair<std::string, int64_t*>> sought;
+  for (std::size_t k = 0; k < keys.size(); ++k) {
+    sought.emplace_back('"' + keys[k] + '"', column<int64_t>(columns[k], count, held));
+  }
+  const py::gil_scoped_release others_run;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string text = Told<KinetoEvent>::text(result.events().at(static_cast<std::size_t>(wanted[i])));
+    for (auto& [key, values] : sought) {
+      values[i] = number_under(text, key);
+    }
+  }
+}
+
 // Frees the events. Left to Python, the object's end would free some hundred megabytes under the interpreter lock.
 void release(ProfilerResult& result) {
   const py::gil_scoped_release others_run;
@@ -195,6 +243,7 @@ PYBIND11_MODULE(kineto_reader, module) {
   module.def("read", &read_columns);
   module.def("event", &event_object);
   module.def("texts", &metadata_texts);
+  module.def("numbers", &read_numbers);
   module.def("release", &release);
   module.attr("metadata") = Told<KinetoEvent>::metadata;
 }
