@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import traces
 
 from specanalyze.answers.breakdown import assemble
 from specanalyze.attribution import compact_talk
-from specanalyze.attribution.compact_talk import CompactTalk, replay_sums
+from specanalyze.attribution.collective_columns import TOLD
+from specanalyze.attribution.compact_talk import CompactTalk, TalkPart, replay_sums
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_result import RankResult, rank_result
 from specanalyze.attribution.wait_table import by_replay
-from specanalyze.attribution.waits import match
+from specanalyze.attribution.waits import MATCH_PHASES, match
 from specanalyze.formats.event_frame import table
 from specanalyze.formats.frame_piece import FramePiece
 from specanalyze.formats.rank_collector import Collector
@@ -332,3 +334,79 @@ def test_without_a_collective_nothing_is_matched() -> None:
         whole.talk = [*talks]
         assert whole.has_matches is matches
         assert whole.waiting("0", "verify").schema == dict.fromkeys(("replay", "wait_ns", "transfer_ns"), pl.Int64)
+
+
+Group = tuple[str | None, list[int] | None]
+
+
+def mapped(nodes: list[Group], *windows: list[tuple[int, int, int]], rank: int = 0) -> CompactTalk:
+    """A rank whose collectives come from nodes of a captured graph: (phase, replay, node) of each, one replay a phase and window."""
+    parts, sizes = [], []
+    for window, kernels in enumerate(windows):
+        phase, replay, node = np.array(kernels, dtype=np.int64).reshape(-1, 3).T
+        start = 1000 * window + 20 * np.arange(len(kernels), dtype=np.int64)
+        length, look = np.full(len(kernels), 10, dtype=np.uint32), np.zeros(len(kernels), dtype=np.uint16)
+        told = pl.DataFrame(schema={"row": pl.Int64})
+        parts.append(TalkPart(window, start, length, look, phase, replay, told, node))
+        inside = phase[replay >= 0]
+        sizes.append({PHASE_CODE[p]: np.array([(inside == PHASE_CODE[p]).sum()]) for p in MATCH_PHASES})
+    told = pl.DataFrame(
+        [{"op": "allreduce", "group": name, "group_ranks": ranks} for name, ranks in nodes], schema=TOLD
+    )
+    return CompactTalk(str(rank), rank, None, [ALLREDUCE], parts, sizes, told)
+
+
+def test_groups_of_a_phase_are_those_of_the_nodes_in_its_replays() -> None:
+    nodes: list[Group] = [("tp", [0, 1]), ("dp", None), ("tp", [0, 1]), ("ep", [0, 1]), (None, [0, 2]), ("", [0, 2])]
+    draft_extend = PHASE_CODE["draft_extend"]
+    talk = mapped(
+        nodes,
+        [(VERIFY, 0, 0), (VERIFY, 0, 2), (VERIFY, -1, 3), (DRAFT, -1, 1)],
+        [(VERIFY, 0, 4), (VERIFY, 0, 5), (VERIFY, 0, 0), (draft_extend, 0, 3), (draft_extend, 0, 2)],
+    )
+    assert talk.groups(VERIFY) == {("tp", (0, 1)), ("", (0, 2))}
+    assert talk.groups(draft_extend) == {("tp", (0, 1)), ("ep", (0, 1))}
+    assert talk.groups(DRAFT) == set(), "what lies outside replays is not asked"
+    assert mapped(nodes, [(VERIFY, 0, 0), (VERIFY, 0, 1)]).groups(VERIFY) is None, "a node without ranks"
+    assert mapped(nodes, [(VERIFY, 0, 0), (VERIFY, 0, -1)]).groups(VERIFY) is None, "a kernel without a node"
+    assert mapped(nodes, [(VERIFY, 0, 0)], [(VERIFY, 0, -1), (VERIFY, 0, -1)]).groups(VERIFY) is None
+    assert talk_of(replays("verify", 0, [[(10, 30)]])).groups(VERIFY) is None, "no graph is known"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "summed"),
+    [
+        ([("tp", [0, 1])], [("tp", [0, 1])], True),
+        ([("tp", [0, 1, 7])], [("tp", [0, 1, 7])], True),
+        ([("tp", [0, 1])], [("dp", None)], True),
+        ([("tp", [0, 1])], [("ep", [0, 1])], False),
+        ([("tp", [0, 1]), ("ep", [0, 1])], [("tp", [0, 1]), ("ep", [0, 1])], False),
+        ([("solo", [0])], [("solo", [1])], False),
+        ([("far", [0, 7])], [("far", [0, 7])], False),
+    ],
+)
+def test_sums_stand_for_one_group_of_all_ranks(one: list[Group], other: list[Group], summed: bool) -> None:
+    """Or for kernels of which some tell no group: these count as those of all ranks."""
+    ranks = [
+        mapped(nodes, [(VERIFY, 0, node) for node in range(len(nodes))], rank=rank)
+        for rank, nodes in enumerate((one, other))
+    ]
+    if summed:
+        assert sums_of(*ranks)[0] == {(rank, "verify"): [(0, 0, 10 * len(one))] for rank in ("0", "1")}
+    else:
+        assert replay_sums(ranks) is None
+
+
+def test_two_recordings_of_one_rank_are_no_group() -> None:
+    ranks = [mapped([("solo", [0])], [(VERIFY, 0, 0)], rank=0) for _ in range(2)]
+    assert replay_sums(ranks) is None
+    assert replay_sums([mapped([("tp", [0, 1])], [(VERIFY, 0, 0)], rank=rank) for rank in (0, 1)]) is not None
+
+
+def test_what_nodes_tell_stands_in_the_table() -> None:
+    talk = mapped([("tp", [0, 1]), ("ep", [0, 2])], [(VERIFY, 0, 1), (VERIFY, 0, 0), (VERIFY, -1, -1)])
+    assert talk.kernels.select("group", "group_ranks", "replay", "position").rows() == [
+        ("ep", [0, 2], 0, 0),
+        ("tp", [0, 1], 0, 1),
+        (None, None, -1, -1),
+    ]

@@ -60,7 +60,7 @@ class TalkPart:
     phase: Array
     replay: Array
     told: pl.DataFrame
-    node: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    node: Array
 
     def __len__(self) -> int:
         return len(self.start)
@@ -118,11 +118,10 @@ class CompactTalk:
             mine = (part.phase == code) & (part.replay >= 0)
             if not mine.any():
                 continue
-            node = part.node[mine] if len(part.node) else np.array([-1])
-            if node.min() < 0:
+            if not len(part.node) or part.node[mine].min() < 0:
                 return None
             of_node, groups = self._groups
-            numbers = np.unique(of_node[node]).tolist()
+            numbers = np.unique(of_node[part.node[mine]]).tolist()
             if numbers[0] < 0:
                 return None
             found.update(groups[number] for number in numbers)
@@ -195,7 +194,7 @@ def window_talk(window: JoinedWindow, looks: Looks) -> tuple[TalkPart, dict[int,
         phase,
         replay,
         _told(device.told, index),
-        *([] if window.placed is None else [window.placed.collective_nodes(index)]),
+        np.empty(0, dtype=np.int32) if window.placed is None else window.placed.collective_nodes(index),
     )
     return part, replays
 
