@@ -367,6 +367,7 @@ def test_ties_of_the_next_slice_are_seen() -> None:
 
 def test_a_window_without_rows_or_looks_is_summed_up() -> None:
     hosts = joined(device([], [], []), calls([], []), [traces.phase("spec.verify", 3, 9)])
+    assert summed(hosts, ()).window_ns == 6
     assert parted(summed(hosts, ())) == {"verify": {"host": 6}}
     assert COMPILED is not None
     window = {0: (device([], [], []), calls([], []))}

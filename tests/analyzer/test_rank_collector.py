@@ -22,10 +22,12 @@ pytestmark = pytest.mark.skipif(COMPILED is None, reason="no C compiler on this 
 VERIFY = traces.phase("spec.verify", 0, 100)
 
 
-def collector(*pieces: Sequence[dict[str, Any]], constant: Mapping[str, int] | None = None) -> Collector:
+def collector(
+    *pieces: Sequence[dict[str, Any]], constant: Mapping[str, int] | None = None, nodes: bool = False
+) -> Collector:
     """What has been given these rows, a piece each; columns that no row of a piece fills are not in it."""
     assert COMPILED is not None
-    made = Collector(COMPILED)
+    made = Collector(COMPILED, nodes=nodes)
     for rows in pieces:
         events = traces.events(rows)
         kept = [c for c in events.columns if events[c].null_count() < events.height and c not in (constant or {})]
@@ -34,9 +36,12 @@ def collector(*pieces: Sequence[dict[str, Any]], constant: Mapping[str, int] | N
 
 
 def collected(
-    *pieces: Sequence[dict[str, Any]], base_ns: int = 0, constant: Mapping[str, int] | None = None
+    *pieces: Sequence[dict[str, Any]],
+    base_ns: int = 0,
+    constant: Mapping[str, int] | None = None,
+    nodes: bool = False,
 ) -> CompactRank:
-    return collector(*pieces, constant=constant).finished("0", 0, "made", base_ns=base_ns)
+    return collector(*pieces, constant=constant, nodes=nodes).finished("0", 0, "made", base_ns=base_ns)
 
 
 def told(device: DeviceRows) -> list[dict[str, Any]]:
@@ -328,6 +333,41 @@ def test_16_bits_of_looks_are_numbered_and_no_more() -> None:
     assert collector(rows).finished("0", 0, "made").windows[0][0].look.tolist() == list(range(1 << 16))
 
 
+NODE = {
+    "kind": "node",
+    "name": "kernel",
+    "pid": 1,
+    "start_ns": 0,
+    "dur_ns": 0,
+    "node_type": "kernel",
+    "graph_id": 4,
+    "node": 2,
+}
+
+
+def test_nodes_of_captured_graphs_are_odd_unless_the_pieces_have_all_of_them() -> None:
+    fine = [VERIFY, traces.kernel("a", 7, 9, 1)]
+    for pieces in ([[NODE]], [[*fine, NODE]], [[NODE, *fine]], [fine, [NODE]]):
+        with pytest.raises(OddRowsError):
+            collected(*pieces)
+        assert host_rows(collected(*pieces, nodes=True))[-1][:2] in (("node", "kernel"), ("phase", "spec.verify"))
+    rank = collected([*fine, NODE], nodes=True)
+    assert host_rows(rank) == [("phase", "spec.verify", 0, None), ("node", "kernel", 0, None)]
+    assert rank.events.filter(pl.col("kind") == "node").select("graph_id", "node").rows() == [(4, 2)]
+
+
+def test_rows_name_their_nodes_where_there_are_captured_graphs() -> None:
+    first = [traces.kernel("a", 1, 2, 1), traces.kernel("a", 3, 4, 1, graph_id=4)]
+    second = [traces.kernel("a", 5, 6, 1, graph_id=4, node=2), traces.kernel("a", 7, None, 1, node=9)]
+    third = [traces.kernel("a", 9, 10, 1)]
+    device, _ = collected(first, second, third, nodes=True).windows[0]
+    assert (device.ran.tolist(), device.node.tolist()) == ([-1, 4, 4, -1], [-1, -1, 2, -1])
+    device, _ = collected(first, second, third).windows[0]
+    assert (len(device.ran), len(device.node)) == (0, 0)
+    with pytest.raises(OddRowsError):
+        collected([traces.kernel("a", 1, 2, 1, graph_id=2**31)], nodes=True)
+
+
 class OwnTexts(FramePiece):
     """Rows whose text columns are codes into lists that several pieces share, as those of a file's dictionary."""
 
@@ -340,6 +380,14 @@ class OwnTexts(FramePiece):
             return np.full(len(self), -1, dtype=np.int32), self._texts.setdefault(name, [])  # type: ignore[attr-defined]
         values = self._rows[name].cast(pl.String).to_list()
         return np.array([-1 if v is None else self._texts[name].index(v) for v in values], np.int32), self._texts[name]
+
+
+def test_a_kind_that_no_row_has_is_not_odd() -> None:
+    """A file's dictionary of kinds may hold ``node`` where this rank has none."""
+    assert COMPILED is not None
+    made = Collector(COMPILED)
+    made.add(OwnTexts(traces.events([traces.kernel("a", 1, 2, 1)]), {"kind": ["node", "kernel"], "name": ["a"]}))
+    assert len(made.finished("0", 0, "made").windows[0][0]) == 1
 
 
 @pytest.mark.parametrize("changing", ["kind", "name", "op"])

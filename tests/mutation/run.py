@@ -55,7 +55,7 @@ ATTRIBUTION: Final = (
         "activities",
         "partition",
     ),
-    *("compact_window", "compact_talk"),
+    *("compact_nodes", "compact_window", "compact_talk"),
 )
 MODULES: Final = {
     "intervals": "specanalyze.intervals",
