@@ -93,6 +93,7 @@ TESTS: Final = tuple(
             "rank_collector",
             "compact_window",
             "compact_talk",
+            "compact_nodes",
         ),
         "compact_rank",
     )
