@@ -346,6 +346,21 @@ def test_rows_that_start_together_are_in_order_of_their_stream_id(streams: tuple
     assert moe([20, 21]) == (10, 1)
 
 
+def test_one_pair_out_of_its_streams_order_is_enough() -> None:
+    """Streams 7 and 9; calls of verify and draft. Of two pairs that start together only the second lies the wrong way."""
+    ranges = [traces.phase("spec.verify", 0, 5), traces.phase("spec.draft", 5, 90)]
+    for start, stream, ids, want in (
+        ([20, 20, 40, 40], [0, 1, 1, 0], [1, 2, 2, 1], {"verify": 20}),
+        ([20, 20, 40], [1, 0, 1], [1, 2, 1], {"verify": 10, "draft": 10}),
+        ([10, 40, 40], [0, 1, 0], [1, 1, 2], {"verify": 10, "draft": 10}),
+    ):
+        window = joined(
+            device(start, [10] * len(start), ids, stream=stream), calls([1, 6], [1, 2]), ranges, streams=(7, 9)
+        )
+        found = {phase: buckets["moe"] for phase, buckets in parted(summed(window, (7, 9))).items() if "moe" in buckets}
+        assert found == want, start
+
+
 def test_ties_of_the_next_slice_are_seen() -> None:
     """The only two rows that start together are the last of a slice and the one behind it; then those behind both."""
     ranges = [traces.phase("spec.verify", 0, 5), traces.phase("spec.draft", 5, 10 * SLICE)]
