@@ -103,6 +103,11 @@ def capturing() -> bool:
     return _look() if _asks is None else _asks()
 
 
+def asks_capturing() -> Callable[[], bool]:
+    """What answers ``capturing`` at the moment: a hook that asks several times a step saves a frame each time."""
+    return _look if _asks is None else _asks
+
+
 def _look() -> bool:
     """As long as CUDA has not started: it may. A torch without CUDA, or whose CUDA never started, raises where it is asked."""
     global _asks

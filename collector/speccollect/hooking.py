@@ -27,6 +27,7 @@ from packaging.specifiers import SpecifierSet
 
 from speccollect.bracket import Bracket, as_wrapper, bracketed
 from speccollect.guard import Wrapper, capturing, guarded, switched
+from speccollect.stamps import Weave, woven
 
 logger: Final = logging.getLogger("speccollect")
 
@@ -47,6 +48,8 @@ class Recorder(Protocol):
     """What hook points need of the recorder; ``speccollect.recorder`` has the real one."""
 
     armed: bool
+    stamps: list[int]
+    watched: bool
 
     def poll(self) -> None:
         """Reads the control word: arms or disarms. Called where the server's loop comes by, idle or not."""
@@ -81,6 +84,11 @@ class Recorder(Protocol):
 
     def end_phase(self, token: int) -> None: ...
 
+    def enter_range(self, name: str) -> None:
+        """The range of a phase whose stamps the hook wrote into ``stamps``; to be called where ``watched`` says so."""
+
+    def leave_range(self) -> None: ...
+
     def accept(
         self, cycle: int, accept_lengths: Sequence[int | None], accepted_draft_tokens: Sequence[int | None] | None
     ) -> None:
@@ -100,8 +108,8 @@ class HookPoint:
     """Module that defines it."""
     qualname: str
     """``Class.method`` or ``function``."""
-    wrapper: Callable[[Any], Wrapper | Bracket]
-    """Makes the wrapper, or the bracket, for a recorder."""
+    wrapper: Callable[[Any], Wrapper | Bracket | Weave]
+    """Makes the wrapper, the bracket or the woven hook for a recorder."""
     versions: str = ""
     """PEP 440 specifier of the releases that have it; empty: all."""
     parameters: tuple[str, ...] = ()
@@ -236,6 +244,8 @@ def _patch(point: HookPoint, recorder: Any, installed: Installed, module: Module
 def _replacement(point: HookPoint, original: Any, recorder: Any, *, method: bool) -> Any:
     """What stands in the target's place."""
     wrapper = point.wrapper(recorder)
+    if isinstance(wrapper, Weave):
+        return woven(original, wrapper, recorder, point.name, method=method)
     plain = type(original) is FunctionType and not point.always
     if isinstance(wrapper, Bracket):
         if plain:

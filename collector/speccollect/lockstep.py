@@ -76,7 +76,8 @@ class Lockstep:
         count = segment.cycle_count
         if count < SHOWN + MOST_AHEAD:
             return
-        starts = segment.cycles[:count, seg.START].copy()
+        cycles = segment.cycles
+        starts = cycles[:, seg.START]
         if not self._told:
             self._tell(starts[:SHOWN].tolist())
         armed = sum(status.recording == self._recording.number for status in read_statuses(self._files.parent))
@@ -89,7 +90,7 @@ class Lockstep:
             return
         self.ahead = place
         committing = [i for i, name in enumerate(list(self._recording.names)) if name in COMMITTING_MODES]
-        windows.delay = int(np.isin(segment.cycles[:place, seg.MODE], committing).sum())
+        windows.delay = int(np.isin(cycles[:place, seg.MODE], committing).sum())
 
     def _tell(self, starts: list[int]) -> None:
         path = self._files / f"rank{self._identity.rank:05d}.first.json"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from speccollect.arming import Arming
+from speccollect.arming import LOOK_AROUND, Arming
 from speccollect.arming import NodeRows as NodeRows
 from speccollect.config import folder_from, switched_on
 
@@ -23,7 +23,12 @@ class Recorder(Arming):
 
     Attributes:
         armed: the one attribute a hook has to look at: while False, nothing but ``poll`` needs to be called.
+        stamps: where hooks that write their stamps themselves (``speccollect.stamps``) put those of the open cycle.
+        watched: whether its phases are ranges for somebody, too: ``enter_range`` and ``leave_range`` are to be called.
     """
+
+    stamps: list[int]
+    watched = False
 
     def begin_cycle(
         self,
@@ -46,14 +51,26 @@ class Recorder(Arming):
             The cycle's number, from 0; -1 when not armed.
         """
         try:
-            self.poll()
-            recording = self._recording
-            if recording is None:
-                return -1
+            recording, reader = self._recording, self._reader
+            if (
+                recording is None
+                or reader is None
+                or reader.word() != self._word
+                or self._polls & LOOK_AROUND == LOOK_AROUND
+                or self._orphan is not None
+            ):
+                self.poll()
+                recording = self._recording
+                if recording is None:
+                    return -1
+            else:
+                self._polls += 1  # what poll would have done, without its frame
             if threading.get_ident() != recording.thread:
                 recording.lost.other_thread += 1
                 return -1
-            return recording.begin_cycle(mode, batch_size, draft_tokens, request_ids, context_tokens)
+            number = recording.begin_cycle(mode, batch_size, draft_tokens, request_ids, context_tokens)
+            self.stamps, self.watched = recording.stamps, recording.ranges
+            return number
         except Exception as error:  # noqa: BLE001  fail open
             self.fail("begin_cycle", error)
             return -1
@@ -91,6 +108,27 @@ class Recorder(Arming):
             recording.end_phase(token)
         except Exception as error:  # noqa: BLE001  fail open
             self.fail("end_phase", error)
+
+    def enter_range(self, name: str) -> None:
+        """The range of a phase whose stamps the hook writes itself."""
+        recording = self._recording
+        if recording is None:
+            return
+        try:
+            if recording.ranges:
+                recording.enter(name)
+        except Exception as error:  # noqa: BLE001  fail open
+            self.fail("enter_range", error)
+
+    def leave_range(self) -> None:
+        """The innermost range ends."""
+        recording = self._recording
+        if recording is None:
+            return
+        try:
+            recording.leave()
+        except Exception as error:  # noqa: BLE001  fail open
+            self.fail("leave_range", error)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """begin_phase and end_phase around a block."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 import time
 from collections import deque
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from speccollect import segment as seg
 from speccollect.config import WindowSettings
+from speccollect.phase_codes import CODES, KNOWN_NAMES
 from speccollect.ranges import NvtxRanges
-from speccollect.segment import NO_LENGTHS, Segment
+from speccollect.segment import NO_LENGTHS, PHASE_CELLS, PHASE_COLUMNS, TOKEN_BITS, CycleRow, Segment
 from speccollect.segment_rows import COMMITTING_MODES
 from specschema.phases import CYCLE
 
@@ -23,23 +23,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("speccollect")
 
 SEGMENTS: Final = 16
-"""Buffers of a rank, about 0.9 MB each, touched as they are used. A window takes three (control, warm-up, window).
-When all wait for the disk, rows are dropped and counted."""
+"""Buffers of a rank, 3 MB each when full, next to nothing when empty. A window takes three (control, warm-up,
+window). When all wait for the disk, rows are dropped and counted."""
 
 SEGMENT_SECONDS: Final = 10
 """A kill loses at most this much of the phase tier."""
 
-_CYCLE_RESERVE: Final = 256  # phase rows that one more cycle may need
+_ROOM: Final = PHASE_CELLS - 256 * PHASE_COLUMNS  # of the rest one more cycle may need as much as 256 phases
+_ROTATE_NS: Final = SEGMENT_SECONDS * 1_000_000_000
 _NAMES_LIMIT: Final = 256  # names of phases and modes; more of them means that somebody builds names from data
 
 _MESSAGES_LIMIT: Final = 50
 
 STEP_NS: Final = 20_000_000
 """A disagreement of the host's two clocks that no gentle correction reaches in SEGMENT_SECONDS (at most 500 ppm: 5 ms)."""
-
-_write_cycle: Final = struct.Struct(f"={seg.CYCLE_COLUMNS}q").pack_into  # half the time of a store for each cell
-_write_phase: Final = struct.Struct(f"={seg.PHASE_COLUMNS}q").pack_into
-_PHASE_BYTES: Final = seg.PHASE_COLUMNS * seg.CELL
 
 _now = time.time_ns
 _steady = time.monotonic_ns
@@ -77,6 +74,7 @@ class Recording:
         free: empty segments; the writer thread puts them back.
         names: phases and modes by code.
         ranges: whether phases are ranges for somebody, NVTX's or the profiler's; without, they are stamps alone.
+        stamps: where phases of the open cycle are written: the segment's, or a list that is thrown away and counted.
     """
 
     def __init__(self, number: int, settings: WindowSettings, nvtx: NvtxRanges, tid: int) -> None:
@@ -86,8 +84,8 @@ class Recording:
         self.tid = tid
         self.thread = threading.get_ident()
         self.started_ns = _now()
-        self.names: list[str] = []
-        self._codes: dict[str, int] = {}
+        self.names = list(KNOWN_NAMES)
+        self._codes = dict(CODES)
         self.lost = Lost()
         self.next_cycle = 0
         self.windows: Windows | None = None
@@ -98,8 +96,9 @@ class Recording:
         self._recent: deque[Segment] = deque(maxlen=SEGMENTS)
         self.segment: Segment | None = None
         self.open_cycle = seg.UNKNOWN
-        self._open_row = seg.UNKNOWN
-        self._open_segment: Segment | None = None
+        self._open_row: CycleRow | None = None
+        self._dropped: list[int] = []
+        self.stamps = self._dropped
         self._profiled: list[Any] = []  # record_function ranges open inside a window
         self.ranges = nvtx.listening
         self.window: int | None = None
@@ -121,7 +120,7 @@ class Recording:
         old = self.segment
         if old is not None:
             self.segment = None
-            if old.cycle_count or old.phase_count or old.profile is not None:
+            if old.rows or old.stamps or old.profile is not None:
                 self._recent.append(old)
                 self.handed.append(old)
             else:
@@ -129,10 +128,12 @@ class Recording:
         try:
             new = self.free.popleft()
         except IndexError:
+            self.stamps = self._dropped
             return
         self._serial += 1
         new.reset(self.next_cycle, self.window, _steady(), self._serial, warmup=self.warmup)
         self.segment = new
+        self.stamps = new.stamps
         self._look_at_the_clock()
 
     def _look_at_the_clock(self) -> None:
@@ -149,19 +150,28 @@ class Recording:
                 f"before cycle {self.next_cycle}: times before and after it don't compare"
             )
 
-    def _make_room(self, now: int) -> None:
+    def _make_room(self) -> None:
+        """Take an empty segment where the current one is full or old."""
+        self._count_dropped()
         current = self.segment
         if current is None:
             self.rotate()
-            return
-        if current.window is not None:
-            return  # a window is one segment; what does not fit is dropped and counted
-        if (
-            current.cycle_count >= seg.CYCLE_CAPACITY
-            or current.phase_count > seg.PHASE_CAPACITY - _CYCLE_RESERVE
-            or now - current.opened_at_ns > SEGMENT_SECONDS * 1_000_000_000
+        elif current.window is not None:
+            # a window is one segment; what does not fit is dropped and counted
+            self.stamps = self._dropped if len(current.stamps) > _ROOM else current.stamps
+        elif (
+            len(current.rows) >= seg.CYCLE_CAPACITY
+            or len(current.stamps) > _ROOM
+            or _steady() - current.opened_at_ns > _ROTATE_NS
         ):
             self.rotate()
+
+    def _count_dropped(self) -> None:
+        if self._dropped:
+            self.lost.phases += len(self._dropped) // PHASE_COLUMNS
+            self._dropped = []  # a new one: a phase that is still open closes in the old one
+            if self.segment is None:
+                self.stamps = self._dropped
 
     def _code(self, name: str) -> int:
         code = self._codes.get(name)
@@ -187,23 +197,24 @@ class Recording:
             self._abandon_cycle()
         if self.windows is not None and mode in COMMITTING_MODES:
             self.windows.step(self)
-        self._make_room(_steady())
         number = self.next_cycle
+        segment = self.segment
+        if (
+            segment is None
+            or segment.window is not None
+            or len(segment.rows) >= seg.CYCLE_CAPACITY
+            or len(segment.stamps) > _ROOM
+            or _steady() - segment.opened_at_ns > _ROTATE_NS
+        ):
+            self._make_room()
+            segment = self.segment
         self.next_cycle = number + 1
         self.open_cycle = number
-        segment = self.segment
-        if segment is None or segment.cycle_count >= seg.CYCLE_CAPACITY:
+        if segment is None or len(segment.rows) >= seg.CYCLE_CAPACITY:
             self.lost.cycles += 1
-            self._open_row = seg.UNKNOWN
+            self._open_row = None
             return number
-        row = segment.cycle_count
-        base = row * seg.CYCLE_COLUMNS
-        segment.request_ids[row] = tuple(request_ids)
-        self._open_row = base
-        self._open_segment = segment
-        _write_cycle(
-            segment.cycle_bytes,
-            base * seg.CELL,
+        row = [
             _now(),
             0,
             self._codes[mode] if mode in self._codes else self._code(mode),
@@ -211,10 +222,14 @@ class Recording:
             seg.UNKNOWN if draft_tokens is None else draft_tokens,
             seg.UNKNOWN,
             seg.UNKNOWN if context_tokens is None else context_tokens,
-        )
-        segment.cycle_count = row + 1
+            tuple(request_ids),
+            None,
+            None,
+        ]
+        self._open_row = row
+        segment.rows.append(row)
         if self.ranges:
-            self._enter(CYCLE, number)
+            self.enter(CYCLE)
         return number
 
     def end_cycle(self, cycle: int, graph_batch_size: int | None) -> None:
@@ -222,13 +237,13 @@ class Recording:
             self.lost.unclosed += 1
             return
         if self.ranges or self._profiled:
-            self._leave()
+            self.leave()
         self.open_cycle = seg.UNKNOWN
-        if self._open_row >= 0 and self._open_segment is not None:
-            cells = self._open_segment.cycle_cells
-            cells[self._open_row + seg.END] = _now()
+        row = self._open_row
+        if row is not None:
+            row[seg.END] = _now()
             if graph_batch_size is not None:
-                cells[self._open_row + seg.GRAPH_BATCH_SIZE] = graph_batch_size
+                row[seg.GRAPH_BATCH_SIZE] = graph_batch_size
 
     def _abandon_cycle(self) -> None:
         """An exception in the server left the cycle open: its row stays without an end and is left out."""
@@ -241,7 +256,8 @@ class Recording:
         self, cycle: int, accept_lengths: Sequence[int | None] | None, accepted: Sequence[int | None] | None
     ) -> None:
         current = self.segment
-        if current is None or not current.holds(cycle):
+        # the segment in use can't be sealed
+        if current is None or not 0 <= cycle - current.first_cycle < len(current.rows):
             for candidate in self._recent:
                 if candidate.holds(cycle):
                     current = candidate
@@ -249,9 +265,10 @@ class Recording:
             else:
                 self.lost.late_accepts += 1
                 return
-        row = cycle - current.first_cycle
-        current.accepted_draft_tokens[row] = _host_values(accepted)
-        current.accept_lengths[row] = _host_values(accept_lengths)
+        row = current.rows[cycle - current.first_cycle]
+        row[seg.ACCEPTED_DRAFT_TOKENS] = accepted if type(accepted) is tuple else _host_values(accepted)
+        # last: with it the cycle counts as told
+        row[seg.ACCEPT_LENGTHS] = accept_lengths if type(accept_lengths) is tuple else _host_values(accept_lengths)
 
     def request_finished(self, request_id: str, prompt_tokens: int, completion_tokens: int) -> None:
         if len(self.requests) >= seg.CYCLE_CAPACITY:
@@ -262,40 +279,41 @@ class Recording:
     # ---- phases
 
     def begin_phase(self, name: str) -> int:
-        segment = self.segment
-        if segment is None or segment.phase_count >= seg.PHASE_CAPACITY:
+        segment, stamps = self.segment, self.stamps
+        row = len(stamps)
+        if segment is None or stamps is self._dropped or row >= PHASE_CELLS:
             self.lost.phases += 1
             return -1
-        row = segment.phase_count
         code = self._codes[name] if name in self._codes else self._code(name)
-        _write_phase(segment.phase_bytes, row * _PHASE_BYTES, _now(), 0, self.open_cycle, code)
-        segment.phase_count = row + 1
+        stamps += (_now(), 0, self.open_cycle, code)
         if self.ranges:
-            self._enter(name, self.open_cycle)
-        return segment.serial << seg.PHASE_BITS | row
+            self.enter(name)
+        return segment.serial << TOKEN_BITS | row
 
     def end_phase(self, token: int) -> None:
         segment = self.segment
         if self.ranges or self._profiled:
-            self._leave()
-        row = token & seg.PHASE_CAPACITY - 1
-        if segment is None or segment.serial != token >> seg.PHASE_BITS or row >= segment.phase_count:
+            self.leave()
+        row = token & (1 << TOKEN_BITS) - 1
+        if segment is None or segment.serial != token >> TOKEN_BITS or row >= len(segment.stamps):
             # begun before the segment was handed over; its row is left out and counted by the writer
             return
-        segment.phase_cells[row * seg.PHASE_COLUMNS + seg.END] = _now()
+        segment.stamps[row + seg.END] = _now()
 
     # ---- ranges that other tools see
 
-    def _enter(self, name: str, cycle: int) -> None:
+    def enter(self, name: str) -> None:
+        """Open the range of a phase of the open cycle, or of the cycle itself."""
         if self.nvtx.listening:
-            self.nvtx.push(name, cycle)
+            self.nvtx.push(name, self.open_cycle)
         windows = self.windows
         if windows is not None and windows.range_type is not None:
             profiled = windows.range_type(name)
             profiled.__enter__()
             self._profiled.append(profiled)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Close the innermost range."""
         if self._profiled:
             self._profiled.pop().__exit__(None, None, None)
         if self.nvtx.listening:
@@ -304,6 +322,7 @@ class Recording:
     def close(self) -> None:
         """Nothing more comes: hand over what there is."""
         self._abandon_cycle()
+        self._count_dropped()
         if self.windows is not None:
             self.windows.close(self, "the recording ended")
         if self.segment is not None:

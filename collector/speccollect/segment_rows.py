@@ -37,7 +37,7 @@ class Origin:
 
 def phase_rows(segment: Segment, names: Sequence[str], origin: Origin) -> tuple[pa.Table, int]:
     """Phase rows of a segment, and how many ranges were never closed (left out)."""
-    cells = segment.phases[: segment.phase_count]
+    cells = segment.phases
     # an end before its start: the host's clock was set back in between (the recording says so)
     closed = cells[(cells[:, seg.END] > 0) & (cells[:, seg.END] >= cells[:, seg.START])]
     start = closed[:, seg.START]
@@ -73,8 +73,8 @@ def cycle_rows(
         origin: rank, pid and thread.
         measured: cycle numbers, starts and durations of the profiler's own cycle ranges, used instead of the stamps.
     """
-    count = segment.cycle_count
-    cells = segment.cycles[:count]
+    cells = segment.cycles
+    count = len(cells)
     start = cells[:, seg.START].copy()
     duration = cells[:, seg.END] - start
     if measured is not None:
@@ -83,8 +83,8 @@ def cycle_rows(
         duration[numbers - segment.first_cycle] = durations
     rows = np.flatnonzero((cells[:, seg.END] > 0) & (duration >= 0))
 
-    def lists(values: Sequence[Any]) -> list[Any]:
-        return [values[i] or None for i in rows.tolist()]
+    def lists(place: int) -> list[Any]:
+        return [segment.rows[i][place] or None for i in rows.tolist()]
 
     kept = cells[rows]
     table = event_table(
@@ -103,9 +103,9 @@ def cycle_rows(
             "draft_tokens": known(kept[:, seg.DRAFT_TOKENS], pa.int32()),
             "graph_batch_size": known(kept[:, seg.GRAPH_BATCH_SIZE], pa.int32()),
             "context_tokens": known(kept[:, seg.CONTEXT_TOKENS], pa.int64()),
-            "request_ids": lists(segment.request_ids),
-            "accept_lengths": lists(segment.accept_lengths),
-            "accepted_draft_tokens": lists(segment.accepted_draft_tokens),
+            "request_ids": lists(seg.REQUEST_IDS),
+            "accept_lengths": lists(seg.ACCEPT_LENGTHS),
+            "accepted_draft_tokens": lists(seg.ACCEPTED_DRAFT_TOKENS),
             "window": segment.window,
         },
     )

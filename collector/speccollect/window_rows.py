@@ -279,7 +279,7 @@ def _ranges(
 
 def _cycle_numbers(segment: Segment, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Cycle number of each range: the cycle whose stamps lie around it, on the same clock; -1 where none does."""
-    stamps = segment.cycles[: segment.cycle_count]
+    stamps = segment.cycles
     if len(stamps) == 0:
         return np.full(len(starts), -1, dtype=np.int64)
     row = np.clip(np.searchsorted(stamps[:, seg.START], starts + CLOCK_NS, side="right") - 1, 0, None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +27,7 @@ from speccollect.engines import vllm
 from speccollect.hooking import Installed
 from speccollect.merge import merge
 from speccollect.recorder import Recorder
+from speccollect.segment import CYCLE, END, PHASE_COLUMNS, START
 
 TREE = {
     "vllm/v1/worker/gpu_worker.py": """
@@ -161,7 +163,7 @@ class GPUModelRunner:
     def sample(self): pass
 """,
 }
-CYCLE = ["verify", "verify/target_forward", "verify/sample", "draft_extend", "draft", "process_result"]
+STEP = ["verify", "verify/target_forward", "verify/sample", "draft_extend", "draft", "process_result"]
 V2_CYCLE = [
     "verify",
     "verify/full_graph",
@@ -188,8 +190,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def recorder() -> RecordedCalls:
-    return RecordedCalls()
+def recorder() -> Iterator[RecordedCalls]:
+    recorder = RecordedCalls()
+    yield recorder
+    stamps = np.array(recorder.stamps, dtype=np.int64).reshape(-1, PHASE_COLUMNS)
+    assert (stamps[:, END] >= stamps[:, START]).all()  # each was closed
+    assert (stamps[:, CYCLE] >= 0).all()
 
 
 @pytest.fixture
@@ -271,14 +277,14 @@ def test_a_request_from_prefill_to_its_stop_token(recorder: RecordedCalls) -> No
         ("speculative", 1, 3, ("b",), 21),
     ]
     assert recorder.accepts == {
-        0: ([1, 1], None),
-        1: ([3, 1], [2, 0]),
-        2: ([2, 2], [2, 1]),  # the token after the stop token is not committed
-        3: ([2], [1]),
+        0: ((1, 1), None),
+        1: ((3, 1), (2, 0)),
+        2: ((2, 2), (2, 1)),  # the token after the stop token is not committed
+        3: ((2,), (1,)),
     }
     assert recorder.finished == [("a", 10, 6)]
     prefill = ["prefill", "prefill/target_forward", "prefill/sample", "prefill/process_result"]
-    assert recorder.phases == [*prefill, *CYCLE * 3]
+    assert recorder.phases == [*prefill, *STEP * 3]
     assert recorder.ends == {0: None, 1: None, 2: None, 3: None}
 
 
@@ -295,7 +301,7 @@ def test_async_scheduling_tells_the_tokens_later_and_on_another_thread(recorder:
         thread.start()
         thread.join()
     assert recorder.failures == []
-    assert recorder.accepts == {0: ([1], None), 1: ([2], [2]), 2: ([None], [1])}
+    assert recorder.accepts == {0: ((1,), None), 1: ((2,), (2,)), 2: ((None,), (1,))}
     # what the host has heard of so far; the scheduler's own count holds drafts that may be rejected
     assert [fields[4] for fields in recorder.cycles] == [None, 10, 11]
     assert recorder.finished == [("a", 10, 3)]
@@ -317,7 +323,7 @@ def test_mixed_and_plain_steps(recorder: RecordedCalls) -> None:
     step(runner, plan({"a": 1, "c": 8}, new={"c": 8}))  # a prefill beside plain decoding verifies nothing
     step(runner, plan({"a": 1}))  # nothing was drafted
     assert [fields[0] for fields in recorder.cycles] == ["mixed", "mixed", "prefill", "decode"]
-    assert recorder.accepts == {0: ([2, 0], [1, None]), 1: ([2, 1], [1, None]), 2: ([1, 1], None), 3: ([1], None)}
+    assert recorder.accepts == {0: ((2, 0), (1, None)), 1: ((2, 1), (1, None)), 2: ((1, 1), None), 3: ((1,), None)}
     assert [name for name in recorder.phases if "/" not in name] == [
         *["prefill"] * 3,
         *("decode", "draft_extend", "draft", "process_result"),
@@ -328,7 +334,7 @@ def test_mixed_and_plain_steps(recorder: RecordedCalls) -> None:
 def test_drafters_without_a_re_extend_and_without_a_draft(recorder: RecordedCalls) -> None:
     ngram = SimpleNamespace(propose=lambda: "drafts")
     step(v1([[[1, 2]]], drafter=ngram), plan({"a": 4}, drafts=3))
-    assert recorder.phases == [*CYCLE[:3], "process_result", "draft"]
+    assert recorder.phases == [*STEP[:3], "process_result", "draft"]
     recorder.phases.clear()
     step(v1([[[1]]], drafter=None), plan({"a": 1}))
     assert recorder.phases == ["decode", "decode/target_forward", "decode/sample", "decode/process_result"]
@@ -336,7 +342,7 @@ def test_drafters_without_a_re_extend_and_without_a_draft(recorder: RecordedCall
     runner = v1([[[1, 2]]])
     runner.drafter.parallel_drafting = True
     step(runner, plan({"a": 4}, drafts=3))
-    assert recorder.phases == [*CYCLE[:3], "draft", "process_result"]
+    assert recorder.phases == [*STEP[:3], "draft", "process_result"]
 
 
 @pytest.mark.usefixtures("hooks")
@@ -365,7 +371,7 @@ def test_the_v2_runner(recorder: RecordedCalls) -> None:
     eagle = importlib.import_module(speculators + "target_dependent_ar.speculator").TargetDependentARSpeculator()
     runner = module.GPUModelRunner(config(True), [[[1, 2, 3]]], eagle)
     step(runner, plan({"a": 4}, drafts=3)).get_output()
-    assert recorder.accepts == {0: ([3], [2])}
+    assert recorder.accepts == {0: ((3,), (2,))}
     assert recorder.ends == {0: 2}  # the target's graph, not the draft's
     assert recorder.phases == V2_CYCLE
     recorder.phases.clear()
@@ -400,7 +406,7 @@ def test_an_exception_of_the_server_passes_and_the_next_step_is_recorded(recorde
         step(runner, plan({"a": 4}, drafts=3))
     step(runner, plan({"a": 4}, drafts=3))
     assert recorder.failures == []
-    assert recorder.accepts == {0: ((), None), 1: ([2], [1])}
+    assert recorder.accepts == {0: ((), None), 1: ((2,), (1,))}
     assert recorder.open == []
 
 

@@ -6,10 +6,16 @@ from typing import Any
 
 
 class RecordedCalls:
-    """Stands where the real recorder would, as ``speccollect.hooking.Recorder`` asks."""
+    """Stands where the real recorder would, as ``speccollect.hooking.Recorder`` asks.
+
+    Attributes:
+        stamps: what hooks stamped themselves; it is ``watched``, so that ``phases`` has it, too.
+    """
 
     def __init__(self) -> None:
         self.armed = True
+        self.stamps: list[int] = []
+        self.watched = True
         self.cycles: list[Any] = []
         self.ends: dict[int, int | None] = {}
         self.phases: list[str] = []
@@ -39,6 +45,12 @@ class RecordedCalls:
 
     def end_phase(self, token: int) -> None:
         assert token == len(self.open)
+        self.open.pop()
+
+    def enter_range(self, name: str) -> None:
+        self.begin_phase(name)
+
+    def leave_range(self) -> None:
         self.open.pop()
 
     def accept(self, cycle: int, accept_lengths: Any, accepted_draft_tokens: Any) -> None:

@@ -11,18 +11,18 @@ Nothing here reads a device tensor or waits for the device. Dummy, profiling and
 from __future__ import annotations
 
 import logging
-import sys
-import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from speccollect.bracket import Bracket
 from speccollect.engines.vllm_identity import identity_of
-from speccollect.engines.vllm_open_cycle import DRAFTING_MODES, GRAPH_PHASE, Cycle, Gate, extends_first, note_graph
+from speccollect.engines.vllm_open_cycle import DRAFTING_MODES, Cycle, OpenStep
 from speccollect.engines.vllm_requests import RequestLedger
 from speccollect.engines.vllm_step import Step, read_step
-from speccollect.hooking import Recorder, argument
+from speccollect.hooking import Recorder
+from speccollect.phase_codes import CODES
+from speccollect.stamps import Fail, Weave
 
 _NOTE: Final = "_speccollect_cycle"
 """Attribute of vLLM's result object that carries the cycle it belongs to."""
@@ -30,7 +30,12 @@ _NOTE: Final = "_speccollect_cycle"
 _LATE: Final = 32
 """Cycles after which a result that nobody asked for is given up: only one rank hands its results over."""
 
-_LEAF_OF_MODE: Final = {"speculative": "verify", "decode": "decode", "prefill": "prefill", "mixed": "prefill"}
+_LEAF_OF_MODE: Final = {
+    "speculative": CODES["verify"],
+    "decode": CODES["decode"],
+    "prefill": CODES["prefill"],
+    "mixed": CODES["prefill"],
+}
 """Leaf phase that a cycle begins with."""
 
 logger: Final = logging.getLogger("speccollect")
@@ -39,23 +44,23 @@ Call = Callable[..., Any]
 
 
 class CycleHooks:
-    """Wrappers and brackets for vLLM's worker and model runners; one for each recorder. Used on the worker's main thread.
+    """Hooks of vLLM's worker and of a step's two calls; one for each recorder. Used on the worker's main thread.
 
     Attributes:
-        armed: whether a cycle is open: hooks of what runs within one have nothing to do otherwise.
-        extending: whether the draft model's re-extend is under way.
+        open: the step under way, for the hooks of what runs within one (``vllm_parts``).
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self.armed = False
-        self.extending = Gate()
+        self.open = OpenStep(recorder)
         self._recorder = recorder
-        self._cycle: Cycle | None = None
-        self._thread = 0
         self._recording = 0
         self._quiet = 0
         self._requests = RequestLedger()
         self._pending: deque[Cycle] = deque()
+        self._runner: Callable[[], Any] = lambda: None
+        self._speculating = False
+        self._asynchronous = False
+        self._plain_result: type | None = None
 
     # The worker
 
@@ -88,41 +93,98 @@ class CycleHooks:
 
     # The model runner
 
-    def execute_model(self) -> Bracket:
+    def execute_model(self) -> Weave:
         """``execute_model(scheduler_output, intermediate_tensors, dummy_run)``: a cycle begins."""
-        return Bracket(self._planned, self._executed)
+        recorder, step = self._recorder, self.open
 
-    def _planned(self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cycle | None:
-        dummy = kwargs.get("dummy_run", args[2] if len(args) > 2 else False)
-        if self._quiet or dummy:
+        def make(original: Call, fail: Fail) -> Call:
+            def hooked(*args: Any, **kwargs: Any) -> Any:
+                if not recorder.armed:
+                    recorder.poll()
+                    if not recorder.armed:
+                        if step.armed:  # the recording ended within a step
+                            step.stop()
+                        return original(*args, **kwargs)
+                cycle: Cycle | None = None
+                try:
+                    cycle = self._planned(args, kwargs)
+                except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                    fail(error)
+                if cycle is None:
+                    return original(*args, **kwargs)
+                failed = True
+                result = None
+                try:
+                    result = original(*args, **kwargs)
+                    failed = False
+                finally:
+                    # the last stages sample in a call of their own; a pooling model never does
+                    if failed or result is not None:
+                        self._ended(cycle, fail)
+                return result
+
+            return hooked
+
+        return Weave(make)
+
+    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cycle | None:
+        dummy = args[3] if len(args) > 3 else kwargs and kwargs.get("dummy_run")
+        if self._quiet or dummy or self.open.capturing():
             return None
-        output = argument("scheduler_output", 0, args, kwargs)
+        output = args[1] if len(args) > 1 else kwargs["scheduler_output"]
         step = read_step(output)
+        cycle = None
         if step is None:
             self._recorder.poll()  # as beginning a cycle does
-        cycle = None if step is None else self._begin(runner, step)
-        self._note_requests(runner, output)
+        else:
+            cycle = self._begin(args[0], step)
+        if output.finished_req_ids or output.scheduled_new_reqs:
+            self._note_requests(args[0], output)
         return cycle
 
-    def _executed(self, cycle: Cycle, result: Any, failed: bool) -> None:
-        # the last stages sample in a call of their own; a pooling model never does
-        if failed or result is not None:
-            self._end(cycle)
+    def _ended(self, cycle: Cycle, fail: Fail) -> None:
+        try:
+            self._end()
             self._settle(cycle)
+        except Exception as error:  # noqa: BLE001  hook boundary: fail open
+            fail(error)
 
-    def sample_tokens(self) -> Bracket:
+    def sample_tokens(self) -> Weave:
         """``sample_tokens(grammar_output)``: samples, drafts, and ends the cycle."""
-        return Bracket(self._open_cycle, self._sampled, self)
+        step = self.open
 
-    def _sampled(self, cycle: Cycle, result: Any, failed: bool) -> None:
-        self._end(cycle)
+        def make(original: Call, fail: Fail) -> Call:
+            def hooked(*args: Any, **kwargs: Any) -> Any:
+                if not step.here():
+                    return original(*args, **kwargs)
+                failed = True
+                result = None
+                try:
+                    result = original(*args, **kwargs)
+                    failed = False
+                finally:
+                    try:
+                        self._sampled(result, failed)
+                    except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                        fail(error)
+                return result
+
+            return hooked
+
+        return Weave(make)
+
+    def _sampled(self, result: Any, failed: bool) -> None:
+        cycle = self._end()
+        if cycle is None:
+            return
         if failed:
             self._settle(cycle)
-        elif hasattr(result, "get_output"):
+        elif type(result) is self._plain_result or not hasattr(result, "get_output"):
+            self._plain_result = type(result)  # asking in vain for an attribute takes longer
+            self._commit(cycle, result)
+        else:
             setattr(result, _NOTE, cycle)
             self._pending.append(cycle)
-        else:
-            self._commit(cycle, result)
 
     def get_output(self, wrapped: Call, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``get_output()`` of an async result, on whichever thread: the tokens have reached the host."""
@@ -132,113 +194,33 @@ class CycleHooks:
             self._commit(cycle, output)
         return output
 
-    def dispatch(self) -> Bracket:
-        """V2's ``dispatch_cg_and_sync_dp``: the choice of the CUDA graph for a batch; a cycle's first is the target's.
-
-        It returns a tuple that begins with a descriptor that has the mode.
-        """
-        return Bracket(self._open_cycle, self._dispatched, self)
-
-    def _dispatched(self, cycle: Cycle, chosen: Any, failed: bool) -> None:
-        if not failed and not cycle.dispatched:
-            note_graph(cycle, chosen[0].cg_mode, chosen[0])
-
-    def target_forward(self) -> Bracket:
-        """V1's ``_model_forward``, with the graph that it replays."""
-        return Bracket(self._forward_begins, self._forward_ended, self)
-
-    def _forward_begins(self, runner: Any, args: Any, kwargs: Any) -> tuple[int, int | None] | None:
-        cycle = self._open_cycle(runner, args, kwargs)
-        if cycle is None:
-            return None
-        context = sys.modules["vllm.forward_context"].get_forward_context()
-        note_graph(cycle, context.cudagraph_runtime_mode, context.batch_descriptor)
-        token = self._recorder.begin_phase("target_forward")
-        return token, None if cycle.graph is None else self._recorder.begin_phase(GRAPH_PHASE[cycle.graph])
-
-    def _forward_ended(self, tokens: tuple[int, int | None], result: Any, failed: bool) -> None:
-        forward, graph = tokens
-        if graph is not None:
-            self._recorder.end_phase(graph)
-        self._recorder.end_phase(forward)
-
-    def part(self, name: str) -> Bracket:
-        """Bracket for a sub-phase of a cycle."""
-
-        def before(instance: Any, args: Any, kwargs: Any) -> int | None:
-            return None if self._open_cycle(instance, args, kwargs) is None else self._recorder.begin_phase(name)
-
-        def after(token: int, result: Any, failed: bool) -> None:
-            self._recorder.end_phase(token)
-
-        return Bracket(before, after, self)
-
-    def sample(self) -> Bracket:
-        """``_sample`` of V1, ``sample`` of V2: logits to tokens, rejection included. The target's part ends with it."""
-        return Bracket(self.part("sample").before, self._sample_ended, self)
-
-    def _sample_ended(self, token: int, result: Any, failed: bool) -> None:
-        self._recorder.end_phase(token)
-        cycle = self._cycle
-        if cycle is not None and cycle.drafting:
-            self._leave(cycle)
-
-    # The draft
-
-    def propose(self, extends: bool | None) -> Bracket:
-        """Bracket for the call that makes the drafts of the next step.
-
-        Args:
-            extends: whether its first forward runs the draft model over the tokens just accepted; None: ask V1's
-                drafter (n-gram and suffix matching have no model, a parallel drafter has one forward for everything).
-        """
-
-        def before(instance: Any, args: Any, kwargs: Any) -> Cycle | None:
-            cycle = self._open_cycle(instance, args, kwargs)
-            if cycle is None or not cycle.drafting or cycle.leaf is not None:
-                return None
-            first = extends_first(instance.drafter) if extends is None else extends
-            self.extending.armed = first
-            self._enter(cycle, "draft_extend" if first else "draft")
-            return cycle
-
-        def after(cycle: Cycle, result: Any, failed: bool) -> None:
-            self.extending.armed = False
-            self._leave(cycle)
-
-        return Bracket(before, after, self)
-
-    def extended(self, after: bool) -> Bracket:
-        """Bracket for a call that the drafter makes right after its re-extend; the draft proper begins.
-
-        Args:
-            after: with the end of that call; else before it.
-        """
-        if after:
-            return Bracket(self._open_cycle, lambda cycle, result, failed: self._begin_draft(), self.extending)
-        return Bracket(lambda instance, args, kwargs: self._begin_draft(), _nothing, self.extending)
-
-    def _begin_draft(self) -> None:
-        cycle = self._open_cycle()
-        if cycle is not None and cycle.leaf == "draft_extend":
-            self.extending.armed = False
-            self._leave(cycle)
-            self._enter(cycle, "draft")
-
-    # What the wrappers share
+    # What they share
 
     def _begin(self, runner: Any, step: Step) -> Cycle | None:
-        size, context = len(step.request_ids), self._context_tokens(runner, step)
-        number = self._opened(self._recorder.begin_cycle(step.mode, size, step.draft_tokens, step.request_ids, context))
-        if number < 0:  # the control word said stop
-            return None
-        speculating = getattr(runner, "speculative_config", None) is not None
-        cycle = Cycle(self._recording, number, step, speculating and step.mode in DRAFTING_MODES)
-        self._cycle, self._thread, self.armed = cycle, threading.get_ident(), True
+        if self._runner() is not runner:
+            self._meet(runner)
+        mode, request_ids, _, draft_tokens, computed_tokens = step
+        context: int | None = None  # of a prefill nothing is said
+        drafting = mode in DRAFTING_MODES
+        if drafting and self._asynchronous:  # the scheduler counts tokens that may be rejected
+            context = self._requests.context_tokens(request_ids)
+        elif drafting:
+            context = computed_tokens + len(request_ids)  # the last token of each is yet to be computed
+        number = self._recorder.begin_cycle(mode, len(request_ids), draft_tokens, request_ids, context)
+        if number <= 0:
+            if number < 0:  # the control word said stop
+                return None
+            self._opened(number)
+        cycle = Cycle(self._recording, number, step)
+        self.open.start(cycle, drafting and self._speculating, _LEAF_OF_MODE[mode])
         if self._pending:
             self._give_up()
-        self._enter(cycle, _LEAF_OF_MODE[step.mode])
         return cycle
+
+    def _meet(self, runner: Any) -> None:
+        self._runner = weakref.ref(runner)
+        self._speculating = getattr(runner, "speculative_config", None) is not None
+        self._asynchronous = bool(runner.vllm_config.scheduler_config.async_scheduling)
 
     def _opened(self, number: int) -> int:
         """Forgets what an earlier recording left, with the first cycle of a new one."""
@@ -248,32 +230,14 @@ class CycleHooks:
             self._pending.clear()
         return number
 
-    def _context_tokens(self, runner: Any, step: Step) -> int | None:
-        """Tokens that the requests have so far, as far as the host has heard; of a prefill nothing is said."""
-        if step.mode not in DRAFTING_MODES:
-            return None
-        if runner.vllm_config.scheduler_config.async_scheduling:  # the scheduler counts tokens that may be rejected
-            return self._requests.context_tokens(step.request_ids)
-        return step.computed_tokens + len(step.request_ids)  # the last token of each is yet to be computed
-
-    def _end(self, cycle: Cycle) -> None:
-        self._leave(cycle)
-        if self._cycle is cycle:
-            self._cycle, self.armed, self.extending.armed = None, False, False
-        self._recorder.end_cycle(cycle.number, graph_batch_size=cycle.graph_batch_size)
-
-    def _enter(self, cycle: Cycle, leaf: str) -> None:
-        cycle.leaf = leaf
-        cycle.token = self._recorder.begin_phase(leaf)
-
-    def _leave(self, cycle: Cycle) -> None:
-        if cycle.leaf is not None:
-            cycle.leaf = None
-            self._recorder.end_phase(cycle.token)
-
-    def _open_cycle(self, instance: Any = None, args: Any = None, kwargs: Any = None) -> Cycle | None:
-        """The open cycle, seen from the thread that opened it; None in dummy runs, which no cycle encloses."""
-        return self._cycle if threading.get_ident() == self._thread else None
+    def _end(self) -> Cycle | None:
+        step = self.open
+        if step.leaf >= 0:
+            step.leave()
+        cycle = step.stop()
+        if cycle is not None:
+            self._recorder.end_cycle(cycle.number, graph_batch_size=step.graph_batch_size)
+        return cycle
 
     # Tokens
 
@@ -295,18 +259,15 @@ class CycleHooks:
         if not tokens:
             self._recorder.accept(cycle.number, (), None)
             return
-        step = cycle.step
-        sampled = dict(zip(output.req_ids, tokens, strict=True))
-        lengths: list[int | None] = []
-        accepted: list[int | None] = []
-        for request_id, drafts in zip(step.request_ids, step.drafts, strict=True):
-            given = sampled.get(request_id, ())
-            lengths.append(self._requests.commit(request_id, given))
-            accepted.append(len(given) - 1 if drafts and given else None)
-        self._recorder.accept(cycle.number, lengths, accepted if step.draft_tokens else None)
+        _, request_ids, drafts, draft_tokens, _ = cycle.step
+        if list(request_ids) != output.req_ids:  # the runner's batch may be in another order than the plan
+            sampled = dict(zip(output.req_ids, tokens, strict=True))
+            tokens = [sampled.get(request_id, ()) for request_id in request_ids]
+        lengths, accepted = self._requests.commit(request_ids, drafts, tokens)
+        self._recorder.accept(cycle.number, lengths, accepted if draft_tokens else None)
         if self._requests.ending:
-            for told in self._requests.ended():
-                self._recorder.request_finished(*told)
+            for ended in self._requests.ended():
+                self._recorder.request_finished(*ended)
 
     def _settle(self, cycle: Cycle) -> None:
         """Nothing more will be heard of the cycle's tokens."""
@@ -320,6 +281,3 @@ class CycleHooks:
             cycle = self._pending.popleft()
             if cycle.recording == self._recording:
                 self._settle(cycle)
-
-
-def _nothing(state: Any, result: Any, failed: bool) -> None: ...

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from speccollect.engines.vllm_step import Step
+from speccollect.stamps import OpenCycle
 
 DRAFTING_MODES: Final = ("speculative", "decode")
 """Modes whose cycles part the target from the draft model that follows; a prefill is one leaf with all that it runs."""
@@ -21,30 +22,51 @@ class Cycle:
     recording: int
     number: int
     step: Step
-    drafting: bool
-    """Whether phases of the draft model follow the target's."""
-    leaf: str | None = None
-    token: int = -1
-    graph: str | None = None
-    """``FULL`` or ``PIECEWISE`` when the target's forward replays CUDA graphs."""
-    graph_batch_size: int | None = None
-    dispatched: bool = False
     settled: bool = False
 
 
-@dataclass(slots=True)
-class Gate:
-    """Lets a hook run."""
+class OpenStep(OpenCycle):
+    """Where the hooks of a vLLM worker write while a step is under way.
 
-    armed: bool = False
+    Attributes:
+        cycle: the step; None as long as no cycle is open.
+        drafting: whether phases of the draft model follow the target's.
+        extending: whether the draft model's re-extend is under way.
+        dispatched: whether the target's graph was chosen.
+        graph: ``FULL`` or ``PIECEWISE`` when the target's forward replays CUDA graphs.
+    """
 
+    __slots__ = ("cycle", "dispatched", "drafting", "extending", "graph", "graph_batch_size")
 
-def note_graph(cycle: Cycle, mode: Any, batch: Any) -> None:
-    """Notes the graph that was chosen for the target: vLLM's mode, and the descriptor of the batch it was captured for."""
-    cycle.dispatched = True
-    if mode.name in GRAPH_PHASE:
-        cycle.graph = mode.name
-        cycle.graph_batch_size = _graph_batch_size(cycle.step, batch)
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self.cycle: Cycle | None = None
+        self.drafting = False
+        self.extending = False
+        self.dispatched = False
+        self.graph: str | None = None
+        self.graph_batch_size: int | None = None
+
+    def start(self, cycle: Cycle, drafting: bool, leaf: int) -> None:
+        """The cycle was begun by this thread, with the leaf phase of this number."""
+        self.cycle = cycle
+        self.drafting = drafting
+        self.extending = self.dispatched = False
+        self.graph = self.graph_batch_size = None
+        self.open(cycle.number, leaf)
+
+    def stop(self) -> Cycle | None:
+        """No cycle is open any more; returns the one that was."""
+        cycle, self.cycle = self.cycle, None
+        self.armed = self.extending = False
+        return cycle
+
+    def note_graph(self, mode: Any, batch: Any) -> None:
+        """Notes the graph that was chosen for the target: vLLM's mode, and the descriptor of the batch it was captured for."""
+        self.dispatched = True
+        if mode.name in GRAPH_PHASE and self.cycle is not None:
+            self.graph = mode.name
+            self.graph_batch_size = _graph_batch_size(self.cycle.step, batch)
 
 
 def _graph_batch_size(step: Step, batch: Any) -> int | None:

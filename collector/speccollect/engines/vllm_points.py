@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from speccollect.bracket import Bracket
+from speccollect.engines import vllm_parts as parts
 from speccollect.engines.vllm_cycle import Call, CycleHooks
 from speccollect.hooking import HookPoint
+from speccollect.stamps import Weave, stamped
 
 OLDEST: Final = "0.15"
 """Releases before it were not read."""
@@ -37,7 +38,7 @@ def points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
 def _point(
     module: str,
     qualname: str,
-    wrapper: Call | Bracket,
+    wrapper: Call | Weave,
     versions: str = "",
     parameters: tuple[str, ...] = (),
     polls: bool = False,
@@ -48,21 +49,22 @@ def _point(
 def _v1_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
     # A step comes by on every turn of a busy worker's loop. An idle one waits inside its message queue: it sees the
     # control word with the first step of the next request, before that step's cycle begins.
+    step = cycles.open
     drafters = (("eagle", "<0.20"), ("llm_base_proposer", ">=0.20"))
     return (
         _point(_RUNNER, "GPUModelRunner.execute_model", cycles.execute_model(), "", ("scheduler_output",), polls=True),
         _point(_RUNNER, "GPUModelRunner.sample_tokens", cycles.sample_tokens()),
-        _point(_RUNNER, "GPUModelRunner._model_forward", cycles.target_forward()),
-        _point(_RUNNER, "GPUModelRunner._sample", cycles.sample()),
-        _point(_RUNNER, "GPUModelRunner._bookkeeping_sync", cycles.part("process_result")),
-        _point(_RUNNER, "GPUModelRunner.propose_draft_token_ids", cycles.propose(None)),
+        _point(_RUNNER, "GPUModelRunner._model_forward", parts.target_forward(step)),
+        _point(_RUNNER, "GPUModelRunner._sample", parts.sample(step)),
+        _point(_RUNNER, "GPUModelRunner._bookkeeping_sync", stamped(step, "process_result")),
+        _point(_RUNNER, "GPUModelRunner.propose_draft_token_ids", parts.propose(step, None)),
         _point(_RUNNER, "AsyncGPUModelRunnerOutput.get_output", cycles.get_output),
         # asked by the drafter right after each forward of its model; the first one is the re-extend
         *(
             _point(
                 f"vllm.v1.spec_decode.{module}",
                 "SpecDecodeBaseProposer.model_returns_tuple",
-                cycles.extended(after=False),
+                parts.extended(step, after=False),
                 versions,
             )
             for module, versions in drafters
@@ -71,6 +73,7 @@ def _v1_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
 
 
 def _v2_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
+    step = cycles.open
     extending = (
         ("eagle.speculator", "EagleSpeculator", ">=0.20,<0.23"),
         ("autoregressive.speculator", "AutoRegressiveSpeculator", ">=0.23,<0.32"),
@@ -99,7 +102,7 @@ def _v2_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
     )
     runner = (
         ("sample_tokens", cycles.sample_tokens()),
-        ("sample", cycles.sample()),
+        ("sample", parts.sample(step)),
     )
     return (
         _point(
@@ -112,30 +115,33 @@ def _v2_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
         ),
         *(_point(_RUNNER_V2, f"GPUModelRunner.{method}", wrapper, V2_SINCE) for method, wrapper in runner),
         _point("vllm.v1.worker.gpu.async_utils", "AsyncOutput.get_output", cycles.get_output, V2_SINCE),
-        _point("vllm.v1.worker.gpu.dp_utils", "dispatch_cg_and_sync_dp", cycles.dispatch(), V2_SINCE),
+        _point("vllm.v1.worker.gpu.dp_utils", "dispatch_cg_and_sync_dp", parts.dispatch(step), V2_SINCE),
         _point(
-            "vllm.v1.worker.gpu.cudagraph_utils", "CudaGraphManager.run_fullgraph", cycles.part("full_graph"), V2_SINCE
+            "vllm.v1.worker.gpu.cudagraph_utils",
+            "CudaGraphManager.run_fullgraph",
+            stamped(step, "full_graph"),
+            V2_SINCE,
         ),
         _point(
             "vllm.v1.worker.gpu.cudagraph_utils",
             "CudaGraphManager.run_pw_graph",
-            cycles.part("piecewise_graph"),
+            stamped(step, "piecewise_graph"),
             ">=0.23",
         ),
         *(
-            _point(_SPECULATORS + module, f"{name}.propose", cycles.propose(extends=True), versions)
+            _point(_SPECULATORS + module, f"{name}.propose", parts.propose(step, extends=True), versions)
             for module, name, versions in extending
         ),
         *(
-            _point(_SPECULATORS + module, f"{name}.propose", cycles.propose(extends=False), versions)
+            _point(_SPECULATORS + module, f"{name}.propose", parts.propose(step, extends=False), versions)
             for module, name, versions in drafting
         ),
         *(
-            _point(_SPECULATORS + module, name, cycles.extended(after=True), versions)
+            _point(_SPECULATORS + module, name, parts.extended(step, after=True), versions)
             for module, name, versions in after
         ),
         *(
-            _point(_SPECULATORS + module, name, cycles.extended(after=False), versions)
+            _point(_SPECULATORS + module, name, parts.extended(step, after=False), versions)
             for module, name, versions in before
         ),
     )

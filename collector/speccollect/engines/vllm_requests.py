@@ -98,28 +98,38 @@ class RequestLedger:
             total += request.prompt_tokens + request.committed
         return total
 
-    def commit(self, request_id: str, tokens: Sequence[int]) -> int | None:
-        """Tokens of one step that the request keeps.
+    def commit(
+        self, request_ids: Sequence[str], drafts: Sequence[int], given: Sequence[Sequence[int]]
+    ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+        """Tokens of one step that each request keeps, and drafts of it that the verifier let through.
 
         Args:
-            tokens: what the step gave the request, bonus token included.
+            drafts: draft tokens that were verified, per request.
+            given: what the step gave each request, bonus token included.
 
         Returns:
-            None where the request was over before (a step launched ahead of the news). Of a request whose beginning was
-            not seen, all tokens.
+            Tokens kept: None where the request was over before (a step launched ahead of the news); of a request whose
+            beginning was not seen, all. Accepted drafts: None where nothing was verified.
         """
-        request = self._requests.get(request_id)
-        if request is None:
-            return None if request_id in self._finished else len(tokens)
-        if request.over:
-            return None
-        kept = len(tokens)
-        if request.committed + kept >= request.limit or not request.stops.isdisjoint(tokens):
-            kept = self._last(request, tokens)
-            if request.over:
-                self.ending.append(request_id)
-        request.committed += kept
-        return kept
+        requests = self._requests
+        lengths: list[int | None] = []
+        accepted: list[int | None] = []
+        for request_id, count, tokens in zip(request_ids, drafts, given, strict=True):
+            kept = len(tokens)
+            accepted.append(kept - 1 if count and kept else None)
+            request = requests.get(request_id)
+            if request is None:
+                lengths.append(None if request_id in self._finished else kept)
+            elif request.over:
+                lengths.append(None)
+            else:
+                if request.committed + kept >= request.limit or not request.stops.isdisjoint(tokens):
+                    kept = self._last(request, tokens)
+                    if request.over:
+                        self.ending.append(request_id)
+                request.committed += kept
+                lengths.append(kept)
+        return tuple(lengths), tuple(accepted)
 
     @staticmethod
     def _last(request: _Request, tokens: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ Releases read: 0.15.1 to 0.33.0 (``vllm/v1/core/sched/output.py``).
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any, NamedTuple
 
 
@@ -16,15 +17,10 @@ class Step(NamedTuple):
     request_ids: tuple[str, ...]
     drafts: tuple[int, ...]
     """Draft tokens to verify, per request."""
-    prefills: tuple[bool, ...]
-    """Whether the step computes prompt tokens of the request, per request."""
+    draft_tokens: int
+    """Draft tokens of the request that has most."""
     computed_tokens: int
     """Tokens of all requests whose keys and values are there before the step; too many under async scheduling."""
-
-    @property
-    def draft_tokens(self) -> int:
-        """Tokens that the draft proposed for the request that has most."""
-        return max(self.drafts, default=0)
 
 
 def read_step(output: Any) -> Step | None:
@@ -32,30 +28,33 @@ def read_step(output: Any) -> Step | None:
 
     A request prefills while it has no output token, and again after a preemption, when its own output is computed anew.
     """
-    if not output.total_num_scheduled_tokens:
+    total = output.total_num_scheduled_tokens
+    if not total:
         return None
     scheduled: dict[str, int] = output.num_scheduled_tokens
-    speculated = output.scheduled_spec_decode_tokens
     cached = output.scheduled_cached_reqs
+    # no loop of Python's own: this runs at each step's start, over each request
+    drafts = tuple(map(len, map(output.scheduled_spec_decode_tokens.get, scheduled, repeat(()))))
+    most = max(drafts)
     computed: int = sum(cached.num_computed_tokens)
-    prefilling: set[str] = set()
-    # plain loops: this runs at each step's start, and a generator costs a frame an element
-    for request in output.scheduled_new_reqs:
-        prefilling.add(request.req_id)
-        computed += request.num_computed_tokens
-    if 0 in cached.num_output_tokens:
-        prefilling.update(i for i, tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not tokens)
-    drafts: list[int] = []
-    prefills: list[bool] = []
-    for request_id, tokens in scheduled.items():
-        count = len(speculated[request_id]) if request_id in speculated else 0
-        drafts.append(count)
-        prefills.append(tokens - count > 1 or request_id in prefilling)
-    return Step(_mode(drafts, prefills), tuple(scheduled), tuple(drafts), tuple(prefills), computed)
+    if output.scheduled_new_reqs or 0 in cached.num_output_tokens or total != len(drafts) + sum(drafts):
+        computed += sum(request.num_computed_tokens for request in output.scheduled_new_reqs)
+        mode = _mode_beside_prefills(output, scheduled, drafts)
+    else:  # of each request its last token and its drafts
+        mode = "speculative" if most else "decode"
+    # without the frame that the class's own constructor takes
+    return tuple.__new__(Step, (mode, tuple(scheduled), drafts, most, computed))
 
 
-def _mode(drafts: list[int], prefills: list[bool]) -> str:
+def _mode_beside_prefills(output: Any, scheduled: dict[str, int], drafts: tuple[int, ...]) -> str:
     """``mixed`` is what verifies beside a prefill; a prefill beside plain decoding verifies nothing."""
+    cached = output.scheduled_cached_reqs
+    prefilling = {request.req_id for request in output.scheduled_new_reqs}
+    prefilling.update(i for i, tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True) if not tokens)
+    prefills = any(
+        tokens - count > 1 or request_id in prefilling
+        for (request_id, tokens), count in zip(scheduled.items(), drafts, strict=True)
+    )
     if any(drafts):
-        return "mixed" if any(prefills) else "speculative"
-    return "prefill" if any(prefills) else "decode"
+        return "mixed" if prefills else "speculative"
+    return "prefill" if prefills else "decode"
