@@ -94,6 +94,7 @@ TESTS: Final = tuple(
             "compact_window",
             "compact_talk",
             "compact_nodes",
+            "placed_rows",
         ),
         "compact_rank",
     )
