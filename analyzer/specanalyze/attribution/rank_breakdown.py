@@ -212,8 +212,8 @@ def _add_looks(result: RankBreakdown, rows: RowSums, looks: Looks) -> None:
 
 
 def _present(part: Partition, acts: Activities) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Phases with an activity inside W (an empty one at its edge counts)."""
-    inside = (acts.start < part.window_end) & (acts.end >= part.window_start)
+    """Phases with an activity inside W (an empty one at its start counts, one that ends there does not)."""
+    inside = (acts.start < part.window_end) & ((acts.end > part.window_start) | (acts.start >= part.window_start))
     present = np.zeros(len(PHASE_KEYS), dtype=bool)
     present[acts.phase[inside]] = True
     return present

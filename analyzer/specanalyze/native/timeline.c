@@ -281,7 +281,7 @@ int64_t timeline_rows(const window *w, const void *look, int look_width, const u
         if (call >= 0) lead = larger(lead, w->call_start[call] - start);
         unite(start, end, &whole_to[phase], &whole[phase]);
         count[phase]++;
-        if (start < w->end && end >= w->begin) present[phase] = 1;
+        if (start < w->end && (end > w->begin || start >= w->begin)) present[phase] = 1;
         start = smaller(larger(start, w->begin), w->end);
         end = smaller(larger(end, w->begin), w->end);
         unite(start, end, &busy_to[phase], &busy[phase]);
