@@ -17,10 +17,11 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 CHECK = "cycles numbered alike"
 
 
-def rank(number: int, *cycles: int, window: int = 0) -> RankTrace:
+def rank(number: int, *cycles: int, window: int = 0, begin: int = 0) -> RankTrace:
+    """A cycle every 100 ns, from ``begin`` on."""
     rows = []
     for place, cycle in enumerate(cycles):
-        at = 100 * place
+        at = begin + 100 * place
         rows.append(traces.phase("spec.verify", at, at + 50, cycle=cycle, window=window))
         rows.append(traces.launch("cudaLaunchKernel", at + 10, place, window=window))
         rows.append(traces.kernel(GEMM, at + 20, at + 60, place, window=window))
@@ -54,6 +55,31 @@ def test_other_cycles_are_no_shift() -> None:
     assert (
         detail == "window 0: cycle 5, rank 0 3 cycles, 3 to 5; not the same cycles: means over ranks pair equal numbers"
     )
+
+
+ONE_HOST = [{"rank": n, "host": "a"} for n in range(2)]
+TWO_HOSTS = [{"rank": n, "host": "ab"[n]} for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("begin", "ranks", "words"),
+    [
+        (30, ONE_HOST, None),
+        (
+            -100,
+            ONE_HOST,
+            "window 0: the cycles begin 0.000 ms earlier than rank 0's (1.0 cycles): other cycles under equal numbers",
+        ),
+        (100, TWO_HOSTS, None),  # no shared clock: an offset may be all there is
+        (100, None, None),
+        (400, TWO_HOSTS, "and not while these run: other cycles, or clocks that far apart"),
+    ],
+)
+def test_equal_numbers_of_other_cycles(begin: int, ranks: list[dict[str, object]] | None, words: str | None) -> None:
+    """Each rank counts from its own first cycle: on a busy server, and on two hosts, that need not be the same one."""
+    ((_, result, detail),) = found(rank(0, 3, 4, 5), rank(1, 3, 4, 5, begin=begin), ranks=ranks or [])
+    assert result == ("ok" if words is None else "warning")
+    assert (words or "as rank 0") in detail
 
 
 def test_replicas_count_for_themselves() -> None:
