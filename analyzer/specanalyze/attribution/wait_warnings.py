@@ -51,7 +51,7 @@ def wait_warnings(waits: Matched, absent: Sequence[int]) -> list[str]:
         said.append(
             f"{_ranks(absent)} missing from this recording: the others may wait for a missing rank, so their waits are lower bounds"
         )
-    if sum(waits.unmatched.values()):
+    if any(waits.unmatched.values()):
         listed = ", ".join(f"rank {key}: {n}" for key, n in waits.unmatched.items())
         said.append(f"communication kernels not matched with the other ranks' ({listed}): their waiting is unknown")
     return said
