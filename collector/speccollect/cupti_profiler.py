@@ -16,6 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from speccollect.cupti_columns import ClockFit, RecordKinds, read_records
 from speccollect.kineto import KinetoColumns
 
@@ -181,6 +184,12 @@ class CuptiEvents:
     def texts(self, rows: Sequence[int]) -> Iterator[str]:
         """cupti-python's records carry none."""
         return iter("" for _ in rows)
+
+    def numbers(
+        self, rows: Sequence[int], keys: Sequence[str], *, pause: Callable[[], None] | None
+    ) -> list[npt.NDArray[np.int64]]:
+        """Nor these: graph and node are columns of their own."""
+        return [np.full(len(rows), -1, dtype=np.int64) for _ in keys]
 
     def release(self) -> None:
         self._records = []

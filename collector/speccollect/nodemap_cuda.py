@@ -136,7 +136,7 @@ def instantiated_id(graph: Any) -> int | None:
 
     None where the graph is not instantiated yet (keep_graph=True), or where driver or cuda-bindings are older than 13.1.
     """
-    runtime = sys.modules.get("cuda.bindings.runtime")
+    runtime: Any = sys.modules.get("cuda.bindings.runtime")
     executable = getattr(graph, "raw_cuda_graph_exec", None)
     if executable is None or not hasattr(runtime, "cudaGraphExecGetId"):
         return None

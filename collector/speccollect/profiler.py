@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from packaging.version import Version
 
+from speccollect import torch_surface
 from speccollect.kineto_events import Events, events_of
 
 USER_RANGES: Final = "user ranges and device activity"
@@ -32,8 +34,8 @@ def foreign_profiler() -> bool:
     """Whether a torch profiler that is not ours runs on this thread or on all threads."""
     import torch
 
-    autograd: Any = torch.autograd
-    return bool(autograd._profiler_enabled())
+    enabled = getattr(torch.autograd, "_profiler_enabled", None)
+    return enabled is not None and bool(enabled())
 
 
 def tells_nodes() -> bool:
@@ -43,14 +45,10 @@ def tells_nodes() -> bool:
     return Version(torch.__version__).release >= NODE_IDS_SINCE
 
 
-def _with_text() -> dict[str, Any]:
-    """Options with which events carry Kineto's text; none where this torch has no such option."""
-    import torch
-
-    try:
-        return {"experimental_config": torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)}
-    except (AttributeError, TypeError):
-        return {}
+@functools.cache
+def _moved(parts: tuple[torch_surface.Part, ...]) -> tuple[str, ...]:
+    """What of some parts this torch has not; looked up once."""
+    return tuple(torch_surface.moved(parts))
 
 
 class Profiler:
@@ -63,6 +61,7 @@ class Profiler:
         kind: one of the constants above: what it records.
         metadata: whether its events carry Kineto's text.
         ids_only: of that text only graph and node ids are wanted.
+        lacking: what this torch hasn't and what is done without it, one line; None where it has all.
         prepare_cost_ns, start_cost_ns, stop_cost_ns, events_cost_ns: how long the serving thread was held.
     """
 
@@ -73,6 +72,7 @@ class Profiler:
         self._torch: Any = torch
         self._autograd: Any = autograd_profiler
         self._plain: Any = None
+        self.lacking: str | None = None
         self.prepare_cost_ns = 0
         self.start_cost_ns = 0
         self.stop_cost_ns = 0
@@ -89,19 +89,31 @@ class Profiler:
         else:
             self.kind = USER_RANGES
             self._activities = {activity.CPU, activity.CUDA}
-            scope = getattr(getattr(torch._C, "_profiler", None), "RecordScope", None)
-            if scope is None:
+            moved = _moved(torch_surface.SCOPES)
+            if moved:
                 self.kind = DEVICE_ONLY
                 self._activities = {activity.CUDA}
+                self.lacking = self._without(f"{moved[0]}: the profiler's clock is taken for the host's")
             else:
-                self._scopes = {scope.USER_SCOPE}
+                self._scopes = {torch._C._profiler.RecordScope.USER_SCOPE}
         # the profiler's per-event text costs on the serving thread when it stops, so it is asked for only where used
         whole = operators or details
         self.metadata = whole or tells_nodes()
         self.ids_only = not whole
-        self._options = _with_text() if self.metadata else {}
-        self.metadata &= bool(self._options)
+        self._options: dict[str, Any] = {}
+        if self.metadata:
+            moved = _moved(torch_surface.TEXT)
+            self.metadata = not moved
+            if moved and whole:
+                self.lacking = self._without(f"{moved[0]}: no launch shapes, sizes of copies or eager collectives")
+            elif not moved:
+                self._options = {
+                    "experimental_config": torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
+                }
         self._config: Any = None
+
+    def _without(self, what: str) -> str:
+        return f"torch {self._torch.__version__}: {what}"
 
     @property
     def has_ranges(self) -> bool:
@@ -117,7 +129,10 @@ class Profiler:
         """Attach to the device; events are thrown away until ``start``."""
         begun = time.perf_counter_ns()
         autograd, torch = self._autograd, self._torch
+        moved = _moved(torch_surface.PROFILER)
         try:
+            if moved:
+                raise AttributeError(moved[0])
             # the old class builds the configuration for every torch release; it is not entered
             settings = autograd.profile(
                 use_kineto=True,
@@ -127,9 +142,13 @@ class Profiler:
             )
             self._config = settings.config
             torch.autograd._prepare_profiler(self._new_config(), self._activities)
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError) as error:
             self._config = None
             self._plain = self._torch_profiler()
+            self.metadata = False
+            self.lacking = self._without(
+                f"{error}: windows use torch.profiler itself, which waits for the device as it stops"
+            )
         self.prepare_cost_ns = time.perf_counter_ns() - begun
 
     def _new_config(self) -> Any:

@@ -152,6 +152,8 @@ class Windows:
             cuda=self.device == "cuda", cpu_ops=settings.cpu_ops, stamps=settings.stamps, details=settings.details
         )
         profiler.prepare()
+        if profiler.lacking is not None:
+            recording.say(profiler.lacking)
         return profiler
 
     def _no_cupti(self, recording: Recording, why: str) -> None:

@@ -19,7 +19,7 @@ from device_activities import DeviceActivities, Given, compile_plugin
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.formats.kineto import read_events
-from speccollect import nodemap, window_rows
+from speccollect import nodemap
 from speccollect.config import WindowSettings
 from speccollect.event_details import NODE_IDS, node_ids
 from speccollect.kineto_events import CompiledEvents, Events, PythonEvents, load_reader
@@ -187,7 +187,7 @@ def test_node_ids_place_replays_whose_order_says_something_else(
     begin = time.time_ns()
     profile = device.profile([one for i in range(3) for one in replay(begin + 1000 * i, 50 + 10 * i)])
     table = rows_of(reader(profile.profiler.kineto_results))
-    nodes = {
+    nodes: dict[str, list[Any]] = {
         "node": list(range(len(NODES))),
         "node_type": [kind for kind, *_ in NODES],
         "name": [name for _, name, *_ in NODES],
@@ -250,4 +250,3 @@ def test_this_torch_is_known_to_write_ids_or_not() -> None:
     from speccollect.profiler import tells_nodes
 
     assert tells_nodes() == (Version(torch.__version__).release >= (2, 12))
-    assert window_rows.NODE_IDS == {"graph id": "graph_id", "graph node id": "node"}
