@@ -297,6 +297,8 @@ def test_a_host_row_without_a_name_has_an_empty_one() -> None:
     rank = collected(rows)
     assert [name for _, name, _, _ in host_rows(rank)] == ["spec.verify", ""]
     assert rank.events.filter(pl.col("start_ns").is_null())["name"].to_list() == [None, None]
+    call = {**traces.launch("cudaGraphLaunch", 1, 1), "name": None}
+    assert collected([call, traces.launch("cudaGraphLaunch", 1, 1)]).windows[0][1].graph.tolist() == [False, True]
     nameless = collected([{**traces.kernel("a", 1, 2, 1), "name": None}, VERIFY])
     assert nameless.looks == [("", "kernel", None)]
 
