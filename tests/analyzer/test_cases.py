@@ -92,6 +92,20 @@ def check_ranks(got: dict[str, Any], want: dict[str, Any]) -> None:
             assert mine.get(remainder) == rank.get(remainder)
 
 
+def check_wait(got: dict[str, Any] | None, want: dict[str, Any]) -> None:
+    if "wait" not in want:
+        return
+    if want["wait"] is None:
+        assert got is None
+        return
+    assert got is not None
+    for key, value in want["wait"].items():
+        if key == "matched_by":
+            assert got[key] == re.sub(r" \(.*\)$", "", value)
+        else:
+            assert got[key] == value, key
+
+
 @pytest.mark.parametrize(("folder", "want"), cases("result", REPAIRED_OR_REFUSED))
 def test_breakdown(folder: Path, want: dict[str, Any], tmp_path: Path) -> None:
     said = ""
@@ -113,11 +127,11 @@ def test_breakdown(folder: Path, want: dict[str, Any], tmp_path: Path) -> None:
         for key in ("coverage", "verify_per_recorded_instance_ns", "graph_launches"):
             if key in want:
                 assert got[key] == want[key]
+        check_wait(got["wait"], want)
         if want["expect"] == REPAIRED_OR_REFUSED and "phase_map" not in want:
             assert got["warnings"], "a repaired file is never silent"
-    warnings = [w for w in want.get("must_warn", []) if "void|match" not in w and "rank 3" not in w]
     if not refused:
-        words(said, warnings)
+        words(said, want.get("must_warn", []))
 
 
 @pytest.mark.parametrize(("folder", "want"), cases("result"))
@@ -127,14 +141,7 @@ def test_ranks(folder: Path, want: dict[str, Any]) -> None:
     done = run("ranks", *(folder / name for name in want["input"] if not name.endswith("steps.jsonl")), "--json")
     assert done.returncode == 0, done.stderr
     got = json.loads(done.stdout)
-    if want["wait"] is None:
-        assert got["wait"] is None
-    else:
-        for key, value in want["wait"].items():
-            if key == "matched_by":
-                assert got["wait"][key] == re.sub(r" \(.*\)$", "", value)
-            else:
-                assert got["wait"][key] == value, key
+    check_wait(got["wait"], want)
     for key in ("hosts", "clock_offset_estimate_ns", "world_size"):
         if key in want:
             assert got[key] == want[key]
@@ -152,6 +159,8 @@ def check_refusal(done: Done, traces: list[Path], want: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("folder", "want"), cases("error"))
 @pytest.mark.parametrize("command", ["breakdown", "kernels", "import"])
 def test_refusals(folder: Path, want: dict[str, Any], command: str, tmp_path: Path) -> None:
+    if command not in want.get("commands", [command]):
+        pytest.skip("the case is of other commands")
     for traces in inputs(folder, want):
         given = [folder] if len(traces) > 1 else traces
         target = ["-o", str(tmp_path / "trace.parquet")] if command == "import" else ["--json"]
@@ -168,6 +177,10 @@ def test_accept(folder: Path, want: dict[str, Any]) -> None:
     got = json.loads(done.stdout)
     for key in ("accept_length", "accepted_draft_tokens", "verify_steps", "committed_tokens", "draft_accept_rate"):
         assert got[key] == want[key]
+    if "excluded" in want:
+        assert got["excluded"] == want["excluded"]
+    for mine, row in zip(got["by_batch"], want.get("by_batch", []), strict=False):
+        assert {k: mine[k] for k in row} == row
 
 
 def test_accept_leaves_idle_steps_of_data_parallel_ranks_out() -> None:
