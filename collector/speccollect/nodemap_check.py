@@ -3,8 +3,9 @@
 Captures a small model on one stream and on two, replays it under torch.profiler, and compares every activity with the map:
 number, type, kernel name, and the module, the last against an eager run of the same model in which each kernel's module is
 known from the profiler's own ranges. Started with ``torchrun --nproc-per-node N`` it has NCCL all-reduces in the graph and
-checks their columns, too. Where cupti-python is installed, or torch's Kineto tells node ids, those must agree with the map
-and with the order of starts. Says what the map costs at capture, and that a replay costs nothing: the same graph, node by node,
+checks their columns, too. Where cupti-python is installed, or torch's Kineto tells node ids (2.12 and newer), those must agree with
+the map, with the order of starts and with each other, two by two; where torch.cuda.graph_annotations works (driver from 13.1 on), so
+must what it notes at capture. What can't be compared is said. Says what the map costs at capture, and that a replay costs nothing: the same graph, node by node,
 and the same time within bounds, over captures with and without it in balanced order, beside a control of captures that do not
 differ (``nodemap_check_cost``). ``--explain`` captures with parts of the map, too: the module hooks alone, and hooks that only
 count nodes. Exit code 0: all is well.

@@ -1,19 +1,22 @@
 """The three ways from a replay's activity to its node, compared by ``nodemap_check``: order of start, CUPTI's node ids through
-cupti-python, and node ids in Kineto's own text (torch 2.14 and newer)."""
+cupti-python, and node ids in Kineto's own text (torch 2.12 and newer; torch.cuda.graph_annotations matches by the same ids)."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from speccollect.cupti_profiler import CuptiProfiler
-from speccollect.event_details import read_details
+from speccollect.event_details import NODE_IDS, node_ids
 from speccollect.kineto import DEVICE_TYPES, KinetoColumns
-from speccollect.nodemap import CAPTURED, graph_id_of
+from speccollect.kineto_events import Events
+from speccollect.nodemap import CAPTURED, INSTANTIATED, graph_id_of
+from speccollect.nodemap_check_annotations import check_annotations
 from speccollect.nodemap_check_sessions import fewest, replays_of, settle
 from speccollect.nodemap_replays import captured_graphs
 from speccollect.profiler import Profiler
@@ -22,6 +25,12 @@ Check = Callable[[bool, str], None]
 Say = Callable[[str], None]
 
 MAX_RECORDS: Final = 1_000_000
+ORDER: Final = "order of starts"
+KINETO: Final = "Kineto's node ids"
+CUPTI: Final = "cupti-python's node ids"
+
+Names = Mapping[int, str]
+"""Node -> name of the activity that ran it."""
 
 
 def cupti_missing() -> str | None:
@@ -48,43 +57,103 @@ def by_cupti(work: Callable[[], object]) -> tuple[KinetoColumns, dict[str, Any]]
 def by_kineto_text(work: Callable[[], object]) -> KinetoColumns:
     """Columns of ``work`` through Kineto, with the nodes its text tells; ``details`` is empty where it tells none."""
     settle()
-    profiler = Profiler(cuda=True, cpu_ops=False, stamps=True, details=True)
+    profiler = Profiler(cuda=True, cpu_ops=False, stamps=True, details=False)
     profiler.prepare()
     profiler.start()
     work()
     torch.cuda.synchronize()
-    events = profiler.stop()
+    return with_node_ids(profiler.stop(), told=profiler.metadata)
+
+
+def with_node_ids(events: Events, *, told: bool = True) -> KinetoColumns:
+    """Kineto's events; ``details`` hold executable graph and node of device rows, where the text tells any."""
     columns = events.columns(pause=None)
     rows = np.flatnonzero(columns.of_type(*DEVICE_TYPES))
-    details = read_details(events.texts(rows.tolist()), pause=lambda: None) if profiler.metadata else {}
-    if "node" in details:
-        node = np.full(len(columns), -1, dtype=np.int64)
-        node[rows] = details["node"].fill_null(-1).to_numpy()
-        columns.details["node"] = node
+    if not told or not len(rows):
+        return columns
+    found = node_ids(*events.numbers(rows.tolist(), tuple(NODE_IDS), pause=None))
+    if (found[1] >= 0).any():
+        for name, values in zip(NODE_IDS.values(), found, strict=True):
+            columns.details[name] = np.full(len(columns), -1, dtype=np.int64)
+            columns.details[name][rows] = values
     return columns
+
+
+def shown_nodes(rows: dict[str, Any]) -> list[int]:
+    """Ordinals of the map's nodes that show an activity."""
+    pairs = zip(rows["node"], rows["node_type"], strict=True)
+    return sorted(node for node, kind in pairs if kind in ("kernel", "memcpy", "memset"))
+
+
+def names_by_order(rows: dict[str, Any], columns: KinetoColumns) -> Names:
+    """What ran each node, by order of starts; nothing where a replay has another number of activities, or two replays differ."""
+    return _agreed([(shown_nodes(rows), members) for _, members in replays_of(columns)], columns)
+
+
+def names_by_id(columns: KinetoColumns) -> Names:
+    """What ran each node, by the ids of the activities; those without one (copies, before torch 2.14) are left out."""
+    node = columns.details["node"]
+    told = [members[node[members] >= 0] for _, members in replays_of(columns)]
+    return _agreed([(node[members].tolist(), members) for members in told], columns)
+
+
+def _agreed(replays: list[tuple[list[int], Any]], columns: KinetoColumns) -> Names:
+    each = [
+        dict(zip(nodes, (columns.names[n] for n in columns.name[members]), strict=True))
+        for nodes, members in replays
+        if len(nodes) == len(members)
+    ]
+    return each[0] if len(each) == len(replays) > 0 and all(one == each[0] for one in each) else {}
+
+
+def compare_names(check: Check, say: Say, label: str, ways: Mapping[str, Names]) -> None:
+    """Whether the ways name the same activity at each node, two by two; a way without names contradicts itself."""
+    for (one, names), (other, others) in itertools.combinations(ways.items(), 2):
+        both = names.keys() & others.keys()
+        same = sum(names[node] == others[node] for node in both)
+        check(
+            same == len(both) > 0,
+            f"{label}: {one} and {other} name the same activity at {same} of {len(both)} nodes"
+            f" ({len(names)} and {len(others)} have one)",
+        )
+    missing = [way for way in (ORDER, KINETO, CUPTI) if way not in ways]
+    if missing:
+        say(f"      {label}: {' and '.join(missing)} can't be compared on this machine")
+
+
+def check_graph(check: Check, label: str, columns: KinetoColumns, number: int) -> None:
+    """The executable graph that the profiler names is the captured one."""
+    ran = columns.details["graph_id"][columns.of_type(*DEVICE_TYPES)]
+    ran = ran[ran >= 0]
+    numbers = set(captured_graphs(ran, None, CAPTURED, INSTANTIATED).tolist())
+    check(
+        numbers == {number},
+        f"{label} graph ids {sorted(set(ran.tolist()))} are the captured graph {numbers}, expected {number}"
+        f" (captured as {CAPTURED}, instantiated as {INSTANTIATED})",
+    )
 
 
 def compare_nodes(check: Check, label: str, rows: dict[str, Any], columns: KinetoColumns, replays: int) -> None:
     """Node ids against the order of starts and against the kernels' names at capture."""
-    shown = [
-        n for n, kind in zip(rows["node"], rows["node_type"], strict=True) if kind in ("kernel", "memcpy", "memset")
-    ]
+    shown = shown_nodes(rows)
     name_of = dict(zip(rows["node"], rows["name"], strict=True))
     kernel = {n: kind == "kernel" for n, kind in zip(rows["node"], rows["node_type"], strict=True)}
     node = columns.details["node"]
     found = replays_of(columns)
     whole, ordered, named, activities = 0, 0, 0, 0
     for _, members in found:
+        members = members[node[members] >= 0]  # Kineto tells no ids of copies before torch 2.14
         ids = node[members].tolist()
-        whole += sorted(ids) == sorted(shown)
-        ordered += ids == sorted(shown)
+        wanted = [n for n in shown if kernel[n]] if len(ids) < len(shown) else shown
+        whole += sorted(ids) == wanted
+        ordered += ids == wanted
         for i, row in zip(ids, members, strict=True):
             if kernel.get(i, False):
                 activities += 1
                 named += name_of[i] == columns.names[columns.name[row]]
     check(
         len(found) == replays == whole and named == activities > 0,
-        f"{label}: {whole} of {len(found)} replays have every node once by its id, {named} of {activities} kernels"
+        f"{label}: {whole} of {len(found)} replays have every node once by its id (or every kernel, where copies have none), {named} of {activities} kernels"
         f" the name that their node had at capture; in {ordered} replays the order of starts says the same",
     )
 
@@ -99,28 +168,32 @@ def compare_ways(
     launch_us: Callable[[torch.cuda.CUDAGraph], list[tuple[float, float]]],
 ) -> None:
     """All ways that this machine offers, for each graph. The last part of a check: CUPTI stays attached after it."""
+    ways: dict[str, dict[str, Names]] = {label: {} for label in graphs}
     for label, graph in graphs.items():
+        rows = noted[_number(graph)]
         columns = by_kineto_text(lambda graph=graph: repeat(graph))  # type: ignore[misc]
+        ways[label][ORDER] = names_by_order(rows, columns)
         if "node" in columns.details:
-            compare_nodes(check, f"{label}, Kineto's node ids", noted[_number(graph)], columns, replays)
+            compare_nodes(check, f"{label}, {KINETO}", rows, columns, replays)
+            check_graph(check, f"{label}: Kineto's", columns, _number(graph))
+            ways[label][KINETO] = names_by_id(columns)
         else:
             say(f"      {label}: Kineto of torch {torch.__version__} gives no node ids: order of starts it is")
+    check_annotations(check, say)
     missing = cupti_missing()
     if fewest(int(missing is None)) == 0:
         say(f"      no cupti-python here ({missing}): its node ids are not compared")
+        for label in graphs:
+            compare_names(check, say, label, ways[label])
         return
     before = {label: _median(launch_us(graph)) for label, graph in graphs.items()}
     for label, graph in graphs.items():
         rows = noted[_number(graph)]
         columns, facts = by_cupti(lambda graph=graph: repeat(graph))  # type: ignore[misc]
-        compare_nodes(check, f"{label}, cupti-python's node ids", rows, columns, replays)
-        ran = columns.details["graph_id"][columns.of_type(*DEVICE_TYPES)]
-        numbers = set(captured_graphs(ran, None, CAPTURED).tolist())
-        check(
-            numbers == {_number(graph)},
-            f"{label}: CUPTI's graph ids {sorted(set(ran.tolist()))} are the captured graph {numbers},"
-            f" expected {_number(graph)} (captured as {CAPTURED})",
-        )
+        compare_nodes(check, f"{label}, {CUPTI}", rows, columns, replays)
+        check_graph(check, f"{label}: CUPTI's", columns, _number(graph))
+        ways[label][CUPTI] = names_by_id(columns)
+        compare_names(check, say, label, ways[label])
         say(f"      {label}: window {facts}")
     for label, graph in graphs.items():
         say(

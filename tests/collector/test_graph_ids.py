@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 import traces
-from device_activities import DeviceActivities, Given, compile_plugin
+from device_activities import DeviceActivities, Given
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.formats.kineto import read_events
@@ -42,14 +42,6 @@ NODES = [
     ("kernel", "fused_moe_kernel", "Model.layers.0.mlp.experts", "FusedMoE"),
 ]
 THREAD = 7777
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceActivities:
-    made = compile_plugin(tmp_path_factory.mktemp("plugin"))
-    if isinstance(made, str):
-        pytest.skip(made)
-    return DeviceActivities(made)
 
 
 @pytest.fixture(params=["compiled", "python"])
