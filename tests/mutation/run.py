@@ -26,7 +26,7 @@ import time
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -305,9 +305,11 @@ def _set(owner: type, name: str, _: object, value: object) -> None:
 
 
 def _functions(value: object) -> list[types.FunctionType]:
-    """The plain functions behind a function, a cached one, a property, a static or class method."""
+    """The plain functions behind a function, a property, cached ones, a static or class method."""
     if isinstance(value, property):
         return [f for f in (value.fget, value.fset) if isinstance(f, types.FunctionType)]
+    if isinstance(value, cached_property):
+        value = value.func
     while hasattr(value, "__wrapped__"):
         value = value.__wrapped__
     if isinstance(value, (staticmethod, classmethod)):
