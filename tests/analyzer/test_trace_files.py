@@ -190,6 +190,32 @@ def test_texts_of_a_frame_in_pieces_are_written_by_number(tmp_path: Path) -> Non
     assert_frame_equal(read_trace([path]).sources[0].read().events.select("name"), events.select("name"))
 
 
+@pytest.mark.parametrize(
+    ("kinds", "groups"),
+    [
+        ("nnkkk", [2, 3]),
+        ("kkknn", [3, 2]),
+        ("knnkkkkkk", [1, 2, 4, 2]),
+        ("nknkk", [4, 1]),  # scattered: nothing would be won
+        ("nnnnn", [4, 1]),
+        ("", []),
+    ],
+)
+def test_nodes_that_lie_together_have_a_row_group_of_their_own(
+    kinds: str, groups: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_writer, "ROWS_PER_GROUP", 4)
+    node = {"kind": "node", "name": "kernel", "dur_ns": 0, "node_type": "kernel", "graph_id": 0}
+    rows = [node | {"start_ns": i} if kind == "n" else traces.kernel("k", i, i + 1, 1) for i, kind in enumerate(kinds)]
+    events = table(traces.events(rows))
+    path = tmp_path / "trace.parquet"
+    write_trace(Trace("made", (RankSource("0", "made", lambda: RankTrace("0", 0, "made", events)),)), path)
+    file = pq.read_metadata(path)
+    assert [file.row_group(i).num_rows for i in range(file.num_row_groups)] == groups
+    (rank,) = read_trace([path]).ranks()
+    assert_frame_equal(rank.events.select("kind", "start_ns"), events.select("kind", "start_ns"))
+
+
 def test_host_names_are_hashed(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(open_trace([CASES / "09-clock-skew-two-hosts"]), path)
