@@ -185,6 +185,15 @@ def test_a_rank_without_a_capture_of_its_own_takes_the_lowest_ranks(
     )
 
 
+def test_an_import_with_captures_no_longer_lacks_the_node_map(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
+    """Nsight Systems' exports say that they can't know it."""
+    pair(tmp_path, profiled, [KERNELS])
+    trace = open_trace([tmp_path / "profile-TP-0.trace.json"])
+    lacking = {"recording": {"source": "import", "unknown": ["accept lengths", "node map"]}}
+    told = with_captures(Trace(trace.name, trace.sources, lacking), tmp_path)
+    assert told.metadata == {"recording": {"source": "import", "unknown": ["accept lengths"]}}
+
+
 def test_modules_that_like_graphs_do_not_agree_on_are_unknown() -> None:
     nodes = pl.DataFrame(
         {

@@ -52,7 +52,11 @@ def with_captures(trace: Trace, path: Path, *, salvage: bool = False) -> Trace:
     def named(source: RankSource) -> RankSource:
         return replace(source, read=lambda: _with_nodes(source.read(), nodes), compact=None)
 
-    return replace(trace, sources=tuple(named(source) for source in trace.sources))
+    recording = dict(trace.metadata.get("recording") or {})
+    if "unknown" in recording:
+        recording["unknown"] = [fact for fact in recording["unknown"] if fact != "node map"]
+    metadata = dict(trace.metadata) | ({"recording": recording} if recording else {})
+    return replace(trace, sources=tuple(named(source) for source in trace.sources), metadata=metadata)
 
 
 def beside(paths: Sequence[Path]) -> Path | None:
