@@ -11,6 +11,7 @@ import pytest
 import traces
 
 from specanalyze.attribution.activities import BUCKET_CODE
+from specanalyze.attribution.compact_nodes import RankNodes
 from specanalyze.attribution.compact_window import JoinedWindow, Looks, WindowSums, for_talk, joined_window, window_sums
 from specanalyze.attribution.ranges import recognised_ranges
 from specanalyze.formats.compact_rank import Calls, CompactRank, DeviceRows
@@ -40,6 +41,8 @@ def device(start: Sequence[int], length: Sequence[int], ids: Sequence[int], **mo
         np.array(ids, dtype=np.int32),
         more.get("told", pl.DataFrame(schema={"row": pl.Int64})),
         more.get("invalid", 0),
+        np.array(more.get("ran", []), dtype=np.int32),
+        np.array(more.get("node", []), dtype=np.int32),
     )
 
 
@@ -389,6 +392,35 @@ def test_a_window_without_rows_or_looks_is_summed_up() -> None:
     rank = CompactRank("0", 0, "made", None, None, pl.DataFrame(), [], [], [], window)
     empty = joined_window(COMPILED, rank, 0, recognised_ranges(traces.events([])), Looks([]))
     assert window_sums(empty, [], 0).rows.look_ns.tolist() == [[0], [0]]
+
+
+def test_rows_of_captured_graphs_are_placed_and_have_the_buckets_of_their_modules() -> None:
+    """The first replay names its nodes, in another order than they were captured in; the second is placed by order."""
+    shown = {"kind": "node", "name": "kernel", "start_ns": 0, "dur_ns": 0, "node_type": "kernel", "graph_id": 4}
+    modules = [("model.layers.0.self_attn.attn", "RadixAttention"), ("model", "Model")]
+    maps = [shown | {"node": i, "module": path, "module_class": cls} for i, (path, cls) in enumerate(modules)]
+    looks: list[tuple[str, str, str | None]] = [("plain_kernel", "kernel", None)]
+    nodes = RankNodes.of(traces.events(maps), looks)
+    assert COMPILED is not None
+    named = {"ran": [4, 4, -1, -1, -1], "node": [1, 0, -1, -1, -1]}
+    rows = device([20, 30, 40, 50, 60], [5] * 5, [1, 1, 2, 2, 3], **named)
+    made = calls([1, 2, 3], [1, 2, 3], [True, True, False])
+    rank = CompactRank("0", 0, "made", None, None, pl.DataFrame(), looks, [7], [(1, 1)], {0: (rows, made)})
+    ranges = recognised_ranges(traces.events([traces.phase("spec.verify", 0, 100)]))
+    window = joined_window(COMPILED, rank, 0, ranges, Looks(looks), nodes)
+    assert window.placed is not None
+    assert window.placed.node.tolist() == [1, 0, 0, 1, -1]
+    assert window.by_map is not None
+    assert window.by_map.tolist() == [False, True, True, False, False]
+    assert [BUCKETS[code] for code in window.bucket] == [
+        *("other_compute", "attention", "attention", "other_compute", "other_compute")
+    ]
+    assert (len(window.device.node), len(window.device.ran)) == (0, 0)
+    sums = window_sums(window, [7], 1)
+    assert sums.node_map == {"placed": 2, "by_id": 1, "other_count": 0, "other_names": 0}
+    assert sums.rows.look_ns.tolist() == [[15], [10]]
+    assert for_talk(window).by_map is None
+    assert summed(example()).node_map == {}
 
 
 def test_what_waiting_needs_is_kept_of_a_summed_window() -> None:

@@ -86,6 +86,12 @@ def test_rows_of_replays_may_lie_between_each_other() -> None:
     assert counted(found) == (3, 0, 0, 0)
 
 
+def test_rows_of_a_long_replay_keep_their_order_among_those_of_another() -> None:
+    nodes = rank_nodes(*(node(4, i) for i in range(40)))
+    found = placed(nodes, device([0] * 80), [0, 1] * 40, [True, True])
+    assert found.node.tolist() == [i // 2 for i in range(80)]
+
+
 def test_replays_that_fit_none_are_counted_by_the_reason() -> None:
     """Two replays of three rows, one of one; two with a product where the module has none; one that fits."""
     nodes = rank_nodes(node(4, 0, "model.norm", "RMSNorm"), node(4, 1))
