@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from specschema.errors import TraceError
+
 if TYPE_CHECKING:
     from specanalyze.engines.engine import Engine
     from specanalyze.formats.compact_rank import CompactRank
@@ -72,7 +74,21 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
     engine: Engine | None = None
 
+    def refuse_empty(self) -> None:
+        """A file may be whole and hold nothing.
+
+        Raises:
+            TraceError: the recording has no rank.
+        """
+        if not self.sources:
+            raise TraceError(f"{self.name} holds no rank: no event was recorded into it, or none is left")
+
     def ranks(self) -> Iterator[RankTrace]:
-        """Read the ranks one after another."""
+        """Read the ranks one after another.
+
+        Raises:
+            TraceError: there is none, or one can't be read.
+        """
+        self.refuse_empty()
         for source in self.sources:
             yield source.read()

@@ -128,7 +128,7 @@ def assemble(trace: Trace, ranks: list[RankBreakdown]) -> Breakdown:
         TraceError: as ``break_down``.
     """
     if not ranks:
-        raise TraceError(f"{trace.name} holds no rank")
+        trace.refuse_empty()
     if not any(r.windows for r in ranks):
         found = sorted({name for r in ranks for name in r.unrecognised})
         listed = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "") if found else "none"

@@ -222,7 +222,7 @@ def request_table(report: PhaseReport) -> pl.DataFrame:
         ``<phase>_ns`` of the host view, prompt_tokens, completion_tokens, first_token_ns (null where not recorded).
 
     Raises:
-        TraceError: no cycle names its requests.
+        TraceError: no cycle names its requests, or no step of one is timed.
     """
     counted = report.cycles.filter(pl.col("rank").is_in(report.counted), pl.col("mode").is_in(DECODING))
     pairs = token_pairs(counted).filter(pl.col("request").is_not_null())
@@ -234,6 +234,11 @@ def request_table(report: PhaseReport) -> pl.DataFrame:
     worth = pl.when("control").then(0).when(pl.col("window").is_not_null()).then(1).otherwise(2)
     timed = pairs.filter(pl.col("step_ns") > 0).with_columns(worth=worth)
     timed = timed.filter(pl.col("worth") == pl.col("worth").min().over("request"))
+    if not timed.height:
+        raise TraceError(
+            f"{report.name} has no step of a request whose length is known (a step lasts until the next cycle begins): record several "
+            "cycles in a row"
+        )
     host = [f"host_{p}_ns" for p in (*report.phases, OTHER)]
     timed = timed.join(
         counted.select("rank", "window", "cycle", *host), on=["rank", "window", "cycle"], nulls_equal=True
@@ -270,7 +275,6 @@ def phases_json(report: PhaseReport) -> dict[str, Any]:
         names = ("total_ns", "share", "mean_ns", "p10_ns", "median_ns", "p90_ns")
         view["phases"][row["phase"]] = {name: row[name] for name in names}
         ranks[row["rank"]][row["view"]] = view
-    named = report.cycles.get_column("request_ids").null_count() < report.cycles.height
     return {
         "trace": report.name,
         "ranks": ranks,
@@ -279,7 +283,15 @@ def phases_json(report: PhaseReport) -> dict[str, Any]:
         "clock": "untraced" if report.untraced.cycles else "traced",
         "untraced": report.untraced.to_json(),
         "traced": report.traced.to_json(),
-        "requests": request_table(report).to_dicts() if named else [],
+        "requests": _requests(report),
         "notes": report.notes,
         "warnings": report.warnings,
     }
+
+
+def _requests(report: PhaseReport) -> list[dict[str, Any]]:
+    """Rows of ``request_table``; none where the recording does not tell its requests apart, or times none of them."""
+    try:
+        return request_table(report).to_dicts()
+    except TraceError:
+        return []

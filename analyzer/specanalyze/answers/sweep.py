@@ -227,7 +227,7 @@ def _speeds(m: Measured) -> Floats | None:
     tokens = m.tokens_per_cycle
     steps = m.clock_ns()
     known = m.decoding().filter(pl.col("rank") == m.counted[0]).get_column("tokens").drop_nulls()
-    if tokens is None or known.len() < 2 or len(steps) < 2:
+    if not tokens or not known.sum() or known.len() < 2 or len(steps) < 2:
         return None
     drawn = resampled_means(known.to_numpy().astype(np.float64)[:, None], MEDIAN_RESAMPLES)[:, 0]
     speeds = drawn * (tokens / float(known.cast(pl.Float64).mean())) / resampled_medians(steps, SEED + 1) * 1e9  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def draft_steps(s: Subject) -> Answer:
     best = max(speeds, key=lambda n: sum(speeds[n]))
     low, high = speeds[best]
     middle = (low + high) / 2
-    if middle < BETTER * here:
+    if not middle or middle < BETTER * here:  # nothing was committed: no step count is better
         return None
     sure = low >= BETTER * here
     what = "too many" if best < steps else "too few"

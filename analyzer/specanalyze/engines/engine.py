@@ -73,7 +73,11 @@ def here(units: Sequence[Unit], call: Call) -> Iterator[Any]:
 def each_rank(
     trace: Trace, function: Callable[Concatenate[RankSource, Trace, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> Iterator[R]:
-    """``function(source, trace, ...)`` for each rank of a recording, by the recording's engine, results in order of rank."""
+    """``function(source, trace, ...)`` for each rank of a recording, by the recording's engine, results in order of rank.
+
+    Raises:
+        TraceError: the recording has no rank.
+    """
     return _grouped([trace], Call(function, args, tuple(kwargs.items())))[0]
 
 
@@ -88,6 +92,8 @@ def ranks_of(
 
 
 def _grouped(traces: Sequence[Trace], call: Call) -> list[Iterator[Any]]:
+    for trace in traces:
+        trace.refuse_empty()
     units = [Unit(trace, place) for trace in traces for place in range(len(trace.sources))]
     engine = next((trace.engine for trace in traces if trace.engine is not None), None)
     results = here(units, call) if engine is None else engine.run(units, call)

@@ -17,7 +17,7 @@ from specanalyze.exports.nvtxt import EarlierRankError, write_nvtxt
 from specanalyze.exports.perfetto import write_perfetto
 from specanalyze.formats.nsys_install import find
 from specanalyze.trace import Trace
-from specschema.errors import TraceError, UsageError
+from specschema.errors import UsageError
 
 FORMATS: Final = {
     "nsys": "Nsight Systems: .nsys-rep where it is installed, else .nvtxt for its importer",
@@ -205,7 +205,7 @@ def _chrome(
             done.events += chrome.write_chrome(file, rank, environment if isinstance(environment, Mapping) else None)
         done.files.append(path)
     if not done.files:
-        raise TraceError(f"{trace.name} holds no rank")
+        trace.refuse_empty()
     return done
 
 

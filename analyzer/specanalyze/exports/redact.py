@@ -126,7 +126,11 @@ def redact(trace: Trace) -> tuple[Trace, Redaction]:
 
     Returns:
         The trace to write, and what was taken out (complete once all ranks were read).
+
+    Raises:
+        TraceError: it holds no rank.
     """
+    trace.refuse_empty()
     redaction = Redaction()
     sections = {name: _section(value, name, redaction) for name, value in trace.metadata.items()}
     sections = {name: value for name, value in sections.items() if isinstance(value, (dict, list))}

@@ -6,31 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from specanalyze.formats import kineto, profiler_folders, sidecars
 from specanalyze.formats.event_bounds import bounded
 from specanalyze.formats.event_frame import count_kinds
 from specanalyze.formats.event_text import NotATraceError
+from specanalyze.formats.input_files import input_files, is_foreign, is_parquet
 from specanalyze.formats.input_path import misnamed, refuse_names, refuse_twice, usable
 from specanalyze.formats.kineto_columns import Row
 from specanalyze.formats.nsys_inputs import nsys_inputs
 from specanalyze.formats.plain_text import plain, plain_document
 from specanalyze.formats.recordings import RankFile, refuse_two_recordings
 from specanalyze.reading_progress import Reading
-from specanalyze.remote_path import path_of, readable
+from specanalyze.remote_path import path_of
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError, UsageError
-from specschema.metadata import VERSION_KEY
 
 if TYPE_CHECKING:
     from specanalyze.formats.compact_rank import CompactRank
-
-_ENDINGS: Final = (".json", ".json.gz", ".parquet")
-_PARQUET_MAGIC: Final = b"PAR1"
-_TEXT_BEGINS: Final = (b"{", b"[", b"\xef\xbb\xbf", b"\x1f\x8b")
-"""JSON, with a byte order mark or compressed, whatever its file is called."""
-_SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 def open_trace(
@@ -71,12 +65,12 @@ def open_trace(
 
         opened = open_report(nsys, name=name, salvage=salvage, device=device, progress=progress)
         return _with_sidecars(opened, cycles, node_map, salvage=salvage)
-    files, folder = _files(paths)
-    parquet = [path for path in files if _is_parquet(path)]
+    files, folder = input_files(paths)
+    parquet = [path for path in files if is_parquet(path)]
     refuse_names(parquet)
     if folder:
-        parquet = [path for path in parquet if not _is_foreign(path)]
-        files = [path for path in files if path in parquet or not _is_parquet(path)]
+        parquet = [path for path in parquet if not is_foreign(path)]
+        files = [path for path in files if path in parquet or not is_parquet(path)]
     if not parquet:
         trace = _open_kineto(files, folder, name, salvage=salvage, device=device, progress=progress)
     else:
@@ -116,29 +110,6 @@ def _read_enriched(source: RankSource, files: sidecars.Sidecars, warnings: list[
     rank, more = sidecars.add(rank, files)
     warnings.extend(line for line in (*lines, *more) if line not in warnings)
     return rank
-
-
-def _is_parquet(path: Path) -> bool:
-    """By its content; a file that is nothing else that is read here, by its name: it is then said to be no Parquet file."""
-    with path.open("rb") as file:
-        start = file.read(len(_SQLITE_MAGIC))
-    if start == _SQLITE_MAGIC:
-        raise UsageError(f"{path} is an SQLite file, not a trace of torch.profiler or of ours")
-    return start.startswith(_PARQUET_MAGIC) or (
-        path.name.endswith(".parquet") and not start.lstrip().startswith(_TEXT_BEGINS)
-    )
-
-
-def _is_foreign(path: Path) -> bool:
-    """A whole Parquet file that is no trace of ours."""
-    import pyarrow.parquet as pq
-
-    from specanalyze.formats.parquet_bounds import DAMAGED
-
-    try:
-        return VERSION_KEY.encode() not in (pq.read_metadata(readable(path)).metadata or {})
-    except DAMAGED:
-        return False  # damaged: that is said later
 
 
 def _open_kineto(
@@ -221,27 +192,6 @@ class _Progress:
             report(sum(self._done.values()), self._total)
 
         return add
-
-
-def _files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
-    """The files to look at, and whether they come from a folder, where other files may lie beside."""
-    if not paths:
-        raise UsageError("no trace given")
-    files: list[Path] = []
-    folder = False
-    for path in paths:
-        if path.is_dir():
-            folder = True
-            inside = sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(_ENDINGS))
-            inside = [p for p in inside if not p.name.endswith(sidecars.SUFFIXES)]
-            if not inside:
-                raise UsageError(f"{path} holds no trace: no .json, .json.gz or .parquet file in it")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise UsageError(f"{path}: no such file or folder")
-    return files, folder
 
 
 def _identified(files: Iterable[Path], folder: bool, warnings: list[str]) -> list[kineto.KinetoFile]:

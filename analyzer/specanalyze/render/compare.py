@@ -110,7 +110,7 @@ def _facts(result: Comparison) -> list[str]:
     ]
     one, other = result.tokens_per_second
     if one is not None and other is not None:
-        said.insert(0, f"{one:.1f} -> {other:.1f} tok/s ({change(other / one - 1)})")
+        said.insert(0, f"{one:.1f} -> {other:.1f} tok/s ({change(other / one - 1 if one else None)})")
     else:
         said.insert(0, "tok/s is unknown: accepts are not recorded in both")
     before, after = result.accept_lengths
