@@ -322,3 +322,17 @@ def test_lengths_of_the_run_beside_the_trace_are_said_to_be_its_own(reference: P
     assert words in accepts_of_trace(trace).warnings
     own = open_trace([folder / "e2_m14_rank0.json.gz"])
     assert words not in accepts_of_trace(own).warnings
+
+
+def test_more_tokens_than_drafts_and_bonus_allow_are_said(tmp_path: Path) -> None:
+    """Two drafts: at most 2 accepted and 3 committed; one step too many of each kind, and two that are right."""
+    path = tmp_path / "steps.jsonl"
+    row = '{"cycle": %d, "request": "r", "kind": "verify", "num_draft": 2, "num_accepted_draft": %d, "num_committed": %d}\n'
+    right = row % (1, 2, 3) + row % (2, 2, 1)
+    path.write_text(right)
+    assert not [line for line in accepts_of_steps(path).warnings if "allow" in line]
+    for more in (row % (3, 3, 3), row % (3, 2, 4)):
+        path.write_text(right + more)
+        said = [line for line in accepts_of_steps(path).warnings if "allow" in line]
+        assert len(said) == 1
+        assert said[0].startswith("1 verify step with more tokens")

@@ -317,6 +317,13 @@ def _warned(result: Accepts, environment: Mapping[str, Any]) -> Accepts:
             f"{unknown} (request, step) pairs have no known accept length and are left out; "
             f"{result.verify_steps} are counted"
         )
+    impossible = (pl.col("accepted") > pl.col("drafted")) | (pl.col("committed") > pl.col("drafted") + 1)
+    more = result.steps.filter(impossible).height
+    if more:
+        result.warnings.append(
+            f"{counted(more, 'verify step')} with more tokens than its drafts and the bonus token allow: "
+            "what counts steps or drafts counts something else, so these figures cannot be trusted"
+        )
     if result.steps.get_column("drafted").null_count():
         result.warnings.append(
             "draft lengths are not recorded for all steps: no draft accept rate for those, and acceptance by position "
