@@ -90,7 +90,7 @@ def test_an_untraced_cycle_that_is_longer_stretches_the_idle_time() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"untraced": 0}, "only 0 untraced speculative cycles stand beside"),
+        ({"untraced": 0}, "no untraced speculative cycle stands beside"),
         ({"untraced": 4}, "only 3 untraced speculative cycles stand beside"),
         ({"odd": 1}, "only 3 of the 4 traced cycles are speculative cycles of one batch size"),
         ({"odd": 4}, "the windows hold no decode cycle"),

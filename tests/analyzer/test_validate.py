@@ -28,9 +28,9 @@ def rank(number: int, *cycles: int, window: int = 0, begin: int = 0) -> RankTrac
     return traces.rank_trace(rows, rank=number)
 
 
-def found(*ranks: RankTrace, **metadata: object) -> list[tuple[str, str, str]]:
+def found(*ranks: RankTrace, check: str = CHECK, **metadata: object) -> list[tuple[str, str, str]]:
     frame, _ = validate(replace(traces.trace(*ranks), metadata=dict(metadata)))
-    return [(r["rank"], r["result"], r["detail"]) for r in frame.to_dicts() if r["check"] == CHECK]
+    return [(r["rank"], r["result"], r["detail"]) for r in frame.to_dicts() if r["check"] == check]
 
 
 def test_ranks_that_number_alike() -> None:
@@ -86,6 +86,20 @@ def test_replicas_count_for_themselves() -> None:
     places = [{"rank": n, "data": n // 2} for n in range(4)]
     ranks = [rank(0, 3, 4), rank(1, 3, 4), rank(2, 90, 91), rank(3, 90, 91)]
     assert found(*ranks, ranks=places) == [("1", "ok", "as rank 0"), ("3", "ok", "as rank 2")]
+
+
+@pytest.mark.parametrize(
+    ("world", "row"),
+    [
+        (None, []),
+        (2, [("all", "ok", "2 of 2")]),
+        (4, [("all", "warning", "2 of 4; no record of 2, 3")]),
+        (128, [("all", "warning", "2 of 128; no record of 2, 3, 4, 5, 6, 7, 8, 9, ...")]),
+    ],
+)
+def test_missing_ranks_are_told(world: int | None, row: list[tuple[str, str, str]]) -> None:
+    places = [{"rank": n, "world_size": world} for n in range(2)]
+    assert found(rank(0, 3, 4), rank(1, 3, 4), check="all ranks recorded", ranks=places) == row
 
 
 def test_the_sample_that_was_armed_before_ranks_agreed(capsys: pytest.CaptureFixture[str]) -> None:

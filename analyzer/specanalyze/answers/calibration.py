@@ -127,7 +127,7 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
     if len(untraced) < FEW:
         return withheld(
-            f"only {counted(len(untraced), f'untraced {mode} cycle')} beside the traced ones; record a longer answer of the same "
+            f"{beside(len(untraced), mode)} beside the traced ones; record a longer answer of the same "
             "request, so that cycles stay outside the windows, or give those of another run with --cycles FILE"
         )
     if traced < (1 - ODD_SHARE) * inside:
@@ -195,3 +195,9 @@ def calibrated_columns(frame: pl.DataFrame, calibrations: Mapping[str, Calibrati
 def withheld_reasons(calibrations: Mapping[str, Calibration]) -> list[str]:
     """Why ranks have no calibrated times, one line each."""
     return [c.reason for c in calibrations.values() if c.reason is not None]
+
+
+def beside(n: int, mode: str) -> str:
+    """``no untraced speculative cycle stands``, ``only 3 untraced speculative cycles stand``."""
+    noun = f"untraced {mode} cycle"
+    return f"only {counted(n, noun)} stand" if n > 1 else f"{'only 1' if n else 'no'} {noun} stands"

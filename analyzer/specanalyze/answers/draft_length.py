@@ -43,11 +43,15 @@ def with_steps(acceptance: Floats, steps: int) -> tuple[Lengths, list[str]]:
     depth = len(acceptance)
     known = 1.0 + float(acceptance[:steps].sum())
     if steps <= depth:
-        return Lengths(known, known, known), [f"acceptance of the first {counted(steps, 'position')} as recorded"]
+        return Lengths(known, known, known), [
+            "acceptance of the first position as recorded"
+            if steps == 1
+            else f"acceptance of the first {steps} positions as recorded"
+        ]
     rate, reached = float(conditional(acceptance)[-1]), float(acceptance[-1])
     more = sum(reached * rate**k for k in range(1, steps - depth + 1))
     return Lengths(known + more, known, known + reached * (steps - depth)), [
-        f"acceptance is recorded for {depth} positions; each one beyond is taken to be accepted {percent(rate, 0)} once reached, as "
+        f"acceptance is recorded for {counted(depth, 'position')}; each one beyond is taken to be accepted {percent(rate, 0)} once reached, as "
         f"position {depth} is (bounds: never, always)"
     ]
 

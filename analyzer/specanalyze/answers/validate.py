@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -12,11 +12,14 @@ from specanalyze.answers.breakdown import Breakdown, assemble
 from specanalyze.answers.cycle_numbering import numberings
 from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.attribution.wait_warnings import absent_ranks
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, Trace
 from specschema.figures import percent
 
-SCHEMA = {"check": pl.String, "rank": pl.String, "result": pl.String, "detail": pl.String}
+_NAMED: Final = 8
+"""Ranks that one line names."""
+SCHEMA: Final = {"check": pl.String, "rank": pl.String, "result": pl.String, "detail": pl.String}
 
 
 def summary(path: Path) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
     """Check one recording.
 
     Returns:
-        One row a check and rank: check, rank, result (``ok``, ``warning``), detail; and the breakdown it was made of.
+        One row a check and rank (``all`` for what is of the whole recording): check, rank, result (``ok``, ``warning``), detail; and the breakdown it was made of.
 
     Raises:
         TraceError: the recording cannot be read, has no device activity or no phase range.
@@ -77,12 +80,27 @@ def validate(trace: Trace, phase_map: Mapping[str, str] | None = None) -> tuple[
             ("ranges nest", r.key, not r.crossing, f"{sum(r.crossing.values())} cross"),
         ]
     rows += [("cycles numbered alike", n.rank, n.alike, n.detail) for n in numberings(trace, result.ranks)]
+    rows += _presence(trace)
     frame = pl.DataFrame(
         [(check, rank, "ok" if fine else "warning", detail) for check, rank, fine, detail in rows],
         schema=SCHEMA,
         orient="row",
     )
     return frame, result
+
+
+def _presence(trace: Trace) -> list[tuple[str, str, bool, str]]:
+    """Whether every rank is there, where the recording says how many it had."""
+    entries = [entry for entry in trace.metadata.get("ranks") or () if isinstance(entry, Mapping)]
+    world = max((size for entry in entries if isinstance(size := entry.get("world_size"), int)), default=None)
+    if world is None:
+        return []
+    present = [rank for entry in entries if isinstance(rank := entry.get("rank"), int)]
+    absent = absent_ranks(present, world)
+    found = f"{world - len(absent)} of {world}"
+    if absent:
+        found += f"; no record of {', '.join(map(str, absent[:_NAMED]))}{', ...' if len(absent) > _NAMED else ''}"
+    return [("all ranks recorded", "all", not absent, found)]
 
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> RankBreakdown:

@@ -37,7 +37,7 @@ def draw(result: Diagnosis) -> None:
     if wins.height:
         together = float(wins["beyond_ns_per_cycle"].sum())
         said.append(
-            f"wins are upper bounds and overlap; together they are {milliseconds(together)} of the cycle's "
+            f"wins are upper bounds and overlap; together they are {milliseconds(together)} ms of the cycle's "
             f"{milliseconds(result.cycle_ns)} ms at most"
         )
     if result.clean:
