@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -50,6 +50,18 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
     index = np.zeros(span, dtype=np.int64)
     index[used] = np.arange(len(used))
     return used + low, index[place]
+
+
+def how_many(values: NDArray[Any]) -> int:
+    """How many distinct values there are."""
+    if not len(values):
+        return 0
+    low, high = int(values.min()), int(values.max())
+    if high - low >= _TABLE_LIMIT + _TABLE_ROOM * len(values):
+        return len(np.unique(values))
+    seen = np.zeros(high - low + 1, dtype=bool)
+    seen[values - low] = True
+    return int(np.count_nonzero(seen))
 
 
 def places(ids: Ints, values: Ints) -> Ints:

@@ -358,12 +358,15 @@ def test_a_message_of_one_of_several_graphs_has_a_known_module_and_an_unknown_si
 def test_a_fit_says_its_nodes_or_why_there_are_none() -> None:
     nodes = NodeMap.of(traces.events([node(4, 0, "model.norm", "RMSNorm"), node(4, 1, "model.norm", "RMSNorm")]))
     fits = Fits(nodes, [(ADD, "kernel"), (GEMM, "kernel")])
-    fit = fits.of(-1, np.array([0, 0]))
-    assert (fit.rows is not None and fit.rows.tolist(), fit.fits_count) == ([0, 1], True)
-    assert (fits.of(-1, np.array([0, 1])).rows, fits.of(-1, np.array([0, 1])).fits_count) == (None, True)
-    assert (fits.of(5, np.array([0, 0])).rows, fits.of(5, np.array([0, 0])).fits_count) == (None, False)
-    assert (fits.of(-1, np.array([0])).rows, fits.of(-1, np.array([0])).fits_count) == (None, False)
-    assert fits.of(-1, np.array([0, 0])) is fit  # looked at once
+    replays = [(-1, [0, 0]), (-1, [0, 1]), (5, [0, 0]), (-1, [0]), (-1, [0, 0]), (4, [0, 0])]
+    graphs, looks = np.array([graph for graph, _ in replays]), [codes for _, codes in replays]
+    bounds = np.cumsum([0, *map(len, looks)])
+    numbers = fits.of(graphs, np.concatenate(looks).astype(np.uint16), bounds)
+    assert numbers.tolist() == [0, 1, 2, 3, 0, 4]  # each distinct one is looked at once
+    rows = [None if fit.rows is None else fit.rows.tolist() for fit in fits.found]
+    assert rows == [[0, 1], None, None, None, [0, 1]]
+    assert [fit.fits_count for fit in fits.found] == [True, True, False, False, True]
+    assert fits.of(graphs[1:2], np.array([0, 1], dtype=np.uint16), np.array([0, 2])).tolist() == [1]
 
 
 def test_ids_are_believed_replay_by_replay() -> None:

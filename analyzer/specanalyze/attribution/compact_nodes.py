@@ -128,29 +128,22 @@ def placed_rows(
         result.placed = result.by_id = known.placed
         result.other_names = known.other_names
     order, bounds = _replays(call, graph, None if known is None else known.settled)
-    look = device.look[order]
     first = order[bounds[:-1]]
     ran = device.ran[first] if len(device.ran) else np.full(len(first), -1)
-    alike: dict[int, list[int]] = {}  # replays of one fit
-    fits = []
-    low = 0
-    for replay, (high, graph_id) in enumerate(zip(bounds[1:].tolist(), ran.tolist(), strict=True)):  # one turn a replay
-        fit = nodes.fits.of(graph_id, look[low:high])
-        if id(fit) not in alike:
-            fits.append(fit)
-        alike.setdefault(id(fit), []).append(replay)
-        low = high
-    for fit in fits:  # one turn a captured graph, or a replay that fits none
-        replays = alike[id(fit)]
+    numbers = nodes.fits.of(ran, device.look[order], bounds)
+    for number in np.unique(numbers).tolist():  # one turn a captured graph, or a replay that fits none
+        fit, replays = nodes.fits.found[number], np.flatnonzero(numbers == number)
         if fit.rows is None:
             result.other_names += len(replays) if fit.fits_count else 0
             result.other_count += 0 if fit.fits_count else len(replays)
             continue
-        rows = order[bounds[replays][:, None] + np.arange(len(fit.rows))]
-        result.node[rows] = fit.rows
         result.placed += len(replays)
-        if fit.one_of_several.any():
-            result.several.append(rows[:, fit.one_of_several].ravel().astype(np.int64))
+        place, several = np.arange(len(fit.rows)), np.flatnonzero(fit.one_of_several)
+        for some in np.array_split(bounds[replays], 1 + len(replays) * len(fit.rows) // _SLICE):
+            rows = order[some[:, None] + place]
+            result.node[rows] = fit.rows
+            if len(several):
+                result.several.append(rows[:, several].ravel().astype(np.int64))
     return result
 
 
@@ -170,7 +163,7 @@ def _replays(
     of_row = call[rows]
     begins = _begins(of_row)
     calls = of_row[begins]
-    if len(np.unique(calls)) < len(calls):  # replays overlap
+    if bool((calls[1:] <= calls[:-1]).any()):  # replays overlap, or are not in the order of their calls
         rows = rows[np.argsort(of_row, kind="stable")]
         begins = _begins(call[rows])
     return rows, np.append(begins, len(rows))

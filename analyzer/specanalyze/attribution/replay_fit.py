@@ -54,20 +54,30 @@ class Fits:
         self._nodes = nodes
         self._looks = looks
         self._signs = _name_signs([name for name, _ in looks])
-        self._known: dict[tuple[int, bytes], Fit] = {}
+        self._known: dict[tuple[int, bytes], int] = {}
+        self.found: list[Fit] = []
+        """The distinct replays that were compared."""
 
-    def of(self, graph_id: int, look: NDArray[Any]) -> Fit:
-        """The nodes of a replay.
+    def of(self, graph_id: Ints, look: NDArray[Any], bounds: Ints) -> Ints:
+        """Number in ``found`` of each of some replays.
 
         Args:
-            graph_id: the captured graph that its first activity names, -1 where it names none.
-            look: code of each of its activities, in order of start.
+            graph_id: the captured graph that the first activity of each names, -1 where it names none.
+            look: code of each of their activities, replay by replay, in order of start.
+            bounds: where each replay begins there, and the end.
         """
-        key = graph_id, look.tobytes()
-        found = self._known.get(key)
-        if found is None:
-            self._known[key] = found = self._compared(graph_id, [self._looks[code] for code in look.tolist()])
-        return found
+        codes, width = look.tobytes(), look.itemsize
+        numbers = []
+        places = zip(graph_id.tolist(), (width * bounds[:-1]).tolist(), (width * bounds[1:]).tolist(), strict=True)
+        for graph, low, high in places:  # one turn a replay
+            key = graph, codes[low:high]
+            number = self._known.get(key)
+            if number is None:
+                self._known[key] = number = len(self.found)
+                looks = [self._looks[code] for code in look[low // width : high // width].tolist()]
+                self.found.append(self._compared(graph, looks))
+            numbers.append(number)
+        return np.array(numbers, dtype=np.int64)
 
     def _compared(self, graph_id: int, looks: list[Look]) -> Fit:
         candidates = [graph for graph in self._nodes.graphs if graph_id in (-1, graph.graph_id)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from specanalyze.attribution.captured_nodes import NodeMap
 from specanalyze.attribution.replay_fit import Fits, Look
-from specanalyze.columns import Ints, distinct, factorize, integers, places, texts
+from specanalyze.columns import Ints, distinct, factorize, how_many, integers, places, texts
 from specschema.module_classes import ModuleClass
+
+_SLICE: Final = 1 << 17
+"""Activities handled at once, so that what is made of them stays in the processor's cache."""
 
 
 @dataclass
@@ -82,9 +85,9 @@ def place(
     order = in_replay[np.lexsort((in_replay, start[in_replay], launch[in_replay]))]
     bounds = np.flatnonzero(np.diff(launch[order], prepend=-1, append=-1))
     fits = Fits(nodes, looks)
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):  # one turn a replay
-        members = order[low:high]
-        fit = fits.of(int(graph_id[members[0]]), look[members])
+    numbers = fits.of(graph_id[order[bounds[:-1]]], look[order], bounds)
+    for low, high, number in zip(bounds[:-1], bounds[1:], numbers.tolist(), strict=True):  # one turn a replay
+        members, fit = order[low:high], fits.found[number]
         if fit.rows is not None:
             result.node_row[members] = fit.rows
             result.one_of_several[members] = fit.one_of_several
@@ -114,7 +117,7 @@ class ById:
         other_names: replays whose kernels have other names than their nodes had at capture: names decide there.
     """
 
-    row: Ints
+    row: NDArray[np.int32]
     settled: NDArray[np.bool_]
     placed: int
     other_names: int
@@ -138,45 +141,57 @@ def by_id(
     Returns:
         None where no activity carries ids.
     """
-    known = np.flatnonzero((graph_id >= 0) & (ordinal >= 0))
-    if not len(known):
+    if int(graph_id.max(initial=-1)) < 0 or int(ordinal.max(initial=-1)) < 0:
         return None
-    row = np.full(len(look), -1, dtype=np.int64)
-    row[known] = _node_of(nodes.rows, graph_id[known].astype(np.int64), ordinal[known].astype(np.int64))
+    ids = _Ids(nodes.rows, looks)
+    row = np.full(len(look), -1, dtype=np.int32)
+    renamed = []
+    for low in range(0, len(look), _SLICE):
+        part = slice(low, low + _SLICE)
+        row[part] = found = ids.row(graph_id[part].astype(np.int64), ordinal[part].astype(np.int64))
+        renamed.append(correlation[part][ids.renamed(found, look[part])])
     settled = row >= 0
-    hit = np.flatnonzero(settled)
-    renamed = _renamed(nodes.rows, looks, row[hit], look[hit])
-    if not renamed.any():
-        return ById(row, settled, _how_many(correlation[hit]), 0)
-    wrong = np.isin(correlation, correlation[hit[renamed]])
-    other_names = _how_many(correlation[settled & wrong])
+    contradicted = np.concatenate(renamed)
+    if not len(contradicted):
+        return ById(row, settled, how_many(correlation[settled]), 0)
+    wrong = np.isin(correlation, contradicted)
+    other_names = how_many(correlation[settled & wrong])
     row[wrong] = -1
-    return ById(row, settled | wrong, _how_many(correlation[row >= 0]), other_names)
+    return ById(row, settled | wrong, how_many(correlation[row >= 0]), other_names)
 
 
-def _node_of(nodes: pl.DataFrame, graph_id: Ints, ordinal: Ints) -> Ints:
-    """Row of the node with these ids, -1 where there is none; of two with the same ids the first."""
-    graphs, graph = distinct(integers(nodes, "graph_id", -1))
-    ordinals, place = distinct(integers(nodes, "node", -1))
-    pairs, pair = distinct(graph * len(ordinals) + place)
-    first = np.empty(len(pairs), dtype=np.int64)
-    first[pair[::-1]] = np.arange(len(pair))[::-1]
-    at_graph, at_ordinal = places(graphs, graph_id), places(ordinals, ordinal)
-    found = places(pairs, np.where(at_ordinal < 0, -1, at_graph * len(ordinals) + at_ordinal))
-    return np.where((at_graph >= 0) & (found >= 0), first[found], -1)
+class _Ids:
+    """Nodes by their ids.
 
+    Args:
+        nodes: the node rows; of two with the same ids the first counts.
+        looks: what the codes of activities stand for.
+    """
 
-def _renamed(nodes: pl.DataFrame, looks: Sequence[Look], row: Ints, look: NDArray[Any]) -> NDArray[np.bool_]:
-    """Kernels whose name is not the one that their node had at capture; False where either is no kernel or has no name."""
-    number: dict[str | None, int] = {None: -1}
-    types = texts(nodes, "node_type")
-    own = [name if kind == "kernel" != name else None for kind, name in zip(types, texts(nodes, "name"), strict=True)]
-    at_capture = np.array([number.setdefault(name, len(number)) for name in own], dtype=np.int64)
-    ran = np.array([number.get(name, 0) if kind == "kernel" else -1 for name, kind in looks], dtype=np.int64)
-    differs: NDArray[np.bool_] = (at_capture[row] >= 0) & (ran[look] >= 0) & (at_capture[row] != ran[look])
-    return differs
+    def __init__(self, nodes: pl.DataFrame, looks: Sequence[Look]) -> None:
+        graph_id, ordinal = integers(nodes, "graph_id", -1), integers(nodes, "node", -1)
+        known = np.flatnonzero((graph_id >= 0) & (ordinal >= 0))
+        self._graphs, graph = distinct(graph_id[known])
+        self._ordinals, place = distinct(ordinal[known])
+        self._pairs, pair = distinct(graph * len(self._ordinals) + place)
+        self._first = np.full(len(self._pairs) + 1, -1, dtype=np.int64)  # the last is that of ids of no node
+        self._first[pair[::-1]] = known[::-1]
+        number: dict[str | None, int] = {None: -1}
+        types = texts(nodes, "node_type")
+        own = [n if kind == "kernel" != n else None for kind, n in zip(types, texts(nodes, "name"), strict=True)]
+        at_capture = [number.setdefault(name, len(number)) for name in own]
+        ran = [number.get(name, 0) if kind == "kernel" else -1 for name, kind in looks]
+        self._at_capture = np.array([*at_capture, -1], dtype=np.int64)
+        self._ran = np.array(ran, dtype=np.int64)
 
+    def row(self, graph_id: Ints, ordinal: Ints) -> Ints:
+        """Row of the node with each pair of ids, -1 where there is none."""
+        graph, place = places(self._graphs, graph_id), places(self._ordinals, ordinal)
+        pair = places(self._pairs, np.where(place < 0, -1, graph * len(self._ordinals) + place))
+        return self._first[pair]
 
-def _how_many(values: NDArray[Any]) -> int:
-    """How many distinct values there are."""
-    return len(distinct(values.astype(np.int64))[0])
+    def renamed(self, row: Ints, look: NDArray[Any]) -> NDArray[np.bool_]:
+        """Kernels whose name is not the one that their node had at capture; False where either is no kernel or has no name."""
+        at_capture, ran = self._at_capture[row], self._ran[look]
+        differs: NDArray[np.bool_] = (at_capture >= 0) & (ran >= 0) & (at_capture != ran)
+        return differs
