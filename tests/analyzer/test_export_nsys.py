@@ -126,7 +126,7 @@ def check(recording: Trace, folder: Path, cycles: tuple[int, int] | None = None)
     threads: dict[Any, str] = {}
     processes = sorted({key for key in names if isinstance(key, int)}, key=lambda p: names[p])
     for rank, process in zip(ranks, processes, strict=True):
-        threads[process] = rank.label
+        threads[process] = rank.label if rank.trace.host is None else f"{rank.label} on {rank.trace.host}"
         if rank.number == 0:
             want[zero, zero, process, 1, f"time 0 = {origin} ns since 1970-01-01 UTC"] += 1
         for number, track in enumerate(tracks(rank), 1):
@@ -148,6 +148,13 @@ def test_cycles_of_a_real_recording(reference: Path, tmp_path: Path) -> None:
     folder = reference / "traces" / "sglang_h200" / "tp2"
     recording = open_trace([folder / f"e2_m17_rank{i}.json.gz" for i in (0, 1)])
     assert check(recording, tmp_path, cycles=(60, 64)) > 10_000
+
+
+def test_processes_are_named_by_rank_and_host(tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[2] / "samples" / "sglang_tp2_plain.parquet"
+    recording = open_trace([sample])
+    assert all(rank.host for rank in recording.ranks())
+    assert check(recording, tmp_path, cycles=(20, 22)) > 1000
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
