@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from speccollect.kineto import SLICE, KinetoColumns
+from speccollect.cupti_records import NAME, DtypeOf, RecordTable, no_dtype
+from speccollect.kineto import KinetoColumns
 from speccollect.nodemap_cuda import ORDINAL_MASK, demangled
 
 _VERSION_SUFFIX: Final = re.compile(r"(_ptsz|_ptds)?_v\d+$|_pt[sd][zs]$")
@@ -77,6 +77,7 @@ def read_records(
     *,
     since: int,
     pause: Callable[[], None] | None,
+    dtype_of: DtypeOf = no_dtype,
 ) -> tuple[KinetoColumns, dict[str, int]]:
     """Columns of the window's records.
 
@@ -87,65 +88,67 @@ def read_records(
         call_name: (runtime API, else driver API; callback id) -> the function's name.
         since: what began before (CUPTI's time) is left out: the profiler was warming up.
         pause: called after each slice to let other threads have the interpreter.
+        dtype_of: layout of a class of records; those with one are read as arrays.
 
     Returns:
         The columns; ``details`` hold graph_id (CUPTI's number of the executable graph), node (ordinal) and bytes of device rows, -1
         elsewhere. And counts: ``incomplete`` records without an end, ``warmup`` records left out, ``other`` of no kind
-        asked for.
+        asked for, ``one_by_one`` records whose class has no layout.
     """
-    kind = _integers(records, "kind", pause)
+    table = RecordTable(records, dtype_of, pause=pause)
+    kind = table.integers(np.arange(len(table)), "kind")
     known = np.isin(kind, [kinds.kernel, kinds.memcpy, kinds.memcpy_peer, kinds.memset, kinds.runtime, kinds.driver])
     rows = np.flatnonzero(known)
-    taken = [records[i] for i in rows.tolist()]
-    start, end = _integers(taken, "start", pause), _integers(taken, "end", pause)
+    start, end = table.integers(rows, "start"), table.integers(rows, "end")
     late, whole = start >= since, (start > 0) & (end >= start)
     keep = np.flatnonzero(late & whole)
     counts = {
         "incomplete": int((late & ~whole).sum()),
         "warmup": int((~late).sum()),
-        "other": int(len(records) - len(rows)),
+        "other": int(len(table) - len(rows)),
+        "one_by_one": table.one_by_one,
     }
-    taken = [taken[i] for i in keep.tolist()]
-    kind, start, end = kind[rows][keep], start[keep], end[keep]
-    correlation = _integers(taken, "correlation_id", pause)
-    host = np.isin(kind, [kinds.runtime, kinds.driver])
+    rows, start, end = rows[keep], start[keep], end[keep]
+    kind, correlation = kind[rows], table.integers(rows, "correlation_id")
     # A runtime call makes a driver call with the same correlation id: the outer one is the launch.
     doubled = (kind == kinds.driver) & np.isin(correlation, correlation[kind == kinds.runtime])
     keep = np.flatnonzero(~doubled)
-    taken = [taken[i] for i in keep.tolist()]
-    kind, start, end, correlation, host = kind[keep], start[keep], end[keep], correlation[keep], host[keep]
-    count = len(taken)
+    rows, kind, start, end, correlation = rows[keep], kind[keep], start[keep], end[keep], correlation[keep]
+    count = len(rows)
     device, resource = np.zeros(count, np.int64), np.zeros(count, np.int64)
     graph, node, size = (np.full(count, -1, np.int64) for _ in range(3))
     names: dict[str, int] = {}
     types: dict[str, int] = {}
     name, type_ = np.zeros(count, np.int32), np.zeros(count, np.int32)
 
-    def fill(mask: npt.NDArray[np.bool_], type_name: str, name_of: Callable[[Any], str]) -> None:
+    def fill(
+        mask: npt.NDArray[np.bool_], type_name: str, told_by: Sequence[str], name_of: Callable[[Any], str]
+    ) -> None:
         at = np.flatnonzero(mask)
         if not len(at):
             return
-        part = [taken[i] for i in at.tolist()]
+        part = rows[at]
         type_[at] = types.setdefault(type_name, len(types))
-        texts = map(name_of, part)
-        name[at] = np.fromiter((names.setdefault(text, len(names)) for text in texts), np.int32, len(at))
+        first, which = table.distinct(part, told_by)
+        texts = [names.setdefault(name_of(records[i]), len(names)) for i in first.tolist()]
+        name[at] = np.array(texts, dtype=np.int32)[which]
         if type_name in ("cuda_runtime", "cuda_driver"):
-            device[at], resource[at] = _integers(part, "process_id", pause), _integers(part, "thread_id", pause)
+            device[at], resource[at] = table.integers(part, "process_id"), table.integers(part, "thread_id")
             return
-        device[at], resource[at] = _integers(part, "device_id", pause), _integers(part, "stream_id", pause)
-        graphs, nodes = _integers(part, "graph_id", pause), _integers(part, "graph_node_id", pause)
-        graph[at] = np.where(
-            nodes != 0, graphs, -1
-        )  # both 0: not of a graph; the first node of the first one has a graph
+        device[at], resource[at] = table.integers(part, "device_id"), table.integers(part, "stream_id")
+        graphs, nodes = table.integers(part, "graph_id"), table.integers(part, "graph_node_id")
+        # both 0: not of a graph; the first node of the first one has a graph
+        graph[at] = np.where(nodes != 0, graphs, -1)
         node[at] = np.where(nodes != 0, nodes & ORDINAL_MASK, -1)
         if type_name != "kernel":
-            size[at] = _integers(part, "bytes", pause)
+            size[at] = table.integers(part, "bytes")
 
-    fill(kind == kinds.kernel, "kernel", lambda record: demangled(record.name))
-    fill(np.isin(kind, [kinds.memcpy, kinds.memcpy_peer]), "gpu_memcpy", _copy_name)
-    fill(kind == kinds.memset, "gpu_memset", lambda r: f"Memset ({_MEMORIES.get(int(r.memory_kind), 'Unknown')})")
-    fill(kind == kinds.runtime, "cuda_runtime", _Calls(call_name, True))
-    fill(kind == kinds.driver, "cuda_driver", _Calls(call_name, False))
+    copies = np.isin(kind, [kinds.memcpy, kinds.memcpy_peer])
+    fill(kind == kinds.kernel, "kernel", (NAME,), lambda record: demangled(record.name))
+    fill(copies, "gpu_memcpy", ("copy_kind", "src_kind", "dst_kind"), _copy_name)
+    fill(kind == kinds.memset, "gpu_memset", ("memory_kind",), _fill_name)
+    fill(kind == kinds.runtime, "cuda_runtime", ("cbid",), _Calls(call_name, True))
+    fill(kind == kinds.driver, "cuda_driver", ("cbid",), _Calls(call_name, False))
     columns = KinetoColumns(
         start=clock.unix_ns(start),
         duration=end - start,
@@ -161,18 +164,8 @@ def read_records(
     return columns, counts
 
 
-def _integers(records: Iterable[Any], attribute: str, pause: Callable[[], None] | None) -> npt.NDArray[np.int64]:
-    """One attribute of all records; unsigned 64-bit ids wrap into int64."""
-    items = list(records)
-    values = np.empty(len(items), dtype=np.uint64)
-    get = attrgetter(attribute)
-    step = 4 * SLICE if pause is not None else max(1, len(items))
-    for begin in range(0, len(items), step):
-        part = items[begin : begin + step]
-        values[begin : begin + len(part)] = np.fromiter((int(get(r)) for r in part), np.uint64, len(part))
-        if pause is not None:
-            pause()
-    return values.view(np.int64)
+def _fill_name(record: Any) -> str:
+    return f"Memset ({_MEMORIES.get(int(record.memory_kind), 'Unknown')})"
 
 
 def _copy_name(record: Any) -> str:

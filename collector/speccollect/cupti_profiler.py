@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speccollect.cupti_columns import ClockFit, RecordKinds, read_records
+from speccollect.cupti_records import published
 from speccollect.kineto import KinetoColumns
 
 BUFFER_BYTES: Final = 32 << 20
@@ -131,7 +132,13 @@ class CuptiProfiler:
     def read(self, events: list[Any], *, pause: Callable[[], None] | None) -> KinetoColumns:
         """Columns of ``stop``'s records."""
         columns, counts = read_records(
-            events, self._kinds, self._clock, self._call_name, since=self._since, pause=pause
+            events,
+            self._kinds,
+            self._clock,
+            self._call_name,
+            since=self._since,
+            pause=pause,
+            dtype_of=published(self._cupti),
         )
         self.facts.update(counts)
         return columns

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from speccollect.config import WindowSettings, parse_windows
 from speccollect.control import Command, pack, unpack
 from speccollect.cupti_columns import ClockFit, RecordKinds, read_records
 from speccollect.cupti_profiler import CuptiProfiler, call_name
+from speccollect.cupti_records import no_dtype, published
 from speccollect.nodemap_replays import captured_graphs
 from specschema.errors import UsageError
 
@@ -114,7 +117,7 @@ def test_a_replay_keeps_graph_and_node_of_each_activity() -> None:
         ("cuda_driver", "cuLaunchKernel", 300, 10, 10, 40, 41, -1, -1, -1),
         ("kernel", "_fwd_kernel", 320, 10, 10, 1, 7, -1, -1, -1),
     ]
-    assert counts == {"incomplete": 0, "warmup": 0, "other": 0}
+    assert counts == {"incomplete": 0, "warmup": 0, "other": 0, "one_by_one": 7}
 
 
 def test_what_is_not_of_the_window_is_counted() -> None:
@@ -122,7 +125,7 @@ def test_what_is_not_of_the_window_is_counted() -> None:
         [Kernel(50, 60, 1), Kernel(200, 0, 2), Kernel(210, 220, 3), Kernel(230, 240, 4, kind=99)], since=100
     )
     assert columns.start.tolist() == [210]
-    assert counts == {"incomplete": 1, "warmup": 1, "other": 1}
+    assert counts == {"incomplete": 1, "warmup": 1, "other": 1, "one_by_one": 4}
 
 
 def test_timestamps_become_unix_time() -> None:
@@ -246,6 +249,178 @@ def test_real_records_have_what_is_read() -> None:
     assert call_name(cupti, True, 311) == "cudaGraphLaunch_v10000"
     driver = int(cupti.driver_api_trace_cbid.cuLaunchKernel)
     assert call_name(cupti, False, driver) == "cuLaunchKernel"
+
+
+# ---- records as arrays
+
+
+NAMES = [b"_fwd_kernel", b"_Z3addv", b"_fwd_kernel"]
+"""The first and the last are two texts at two addresses."""
+
+
+class Memory(ctypes.Structure):
+    """A record whose memory can be copied, like cupti-python's."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("device_id", ctypes.c_uint32),
+        ("start", ctypes.c_uint64),
+        ("end", ctypes.c_uint64),
+        ("stream_id", ctypes.c_uint32),
+        ("correlation_id", ctypes.c_uint32),
+        ("graph_node_id", ctypes.c_uint64),
+        ("graph_id", ctypes.c_uint32),
+        ("pointer", ctypes.c_char_p),
+    )
+
+    @property
+    def name(self) -> str:
+        return str(self.pointer.decode())
+
+
+LAYOUT = np.dtype(
+    {
+        "names": [field if field != "pointer" else "name" for field, *_ in Memory._fields_],
+        "formats": ["<i4", "<u4", "<u8", "<u8", "<u4", "<u4", "<u8", "<u4", "<i8"],
+        "offsets": [getattr(Memory, field).offset for field, *_ in Memory._fields_],
+        "itemsize": ctypes.sizeof(Memory),
+    }
+)
+
+
+def mixed_records() -> list[Any]:
+    """Kernels of two kinds of object, copies and calls, in one order."""
+    made: list[Any] = []
+    for i in range(300):
+        node = (5 << 32) + i if i % 3 else 0
+        pointer = ctypes.c_char_p(NAMES[i % 3])
+        made.append(Memory(10, 1, 1000 + i, 1010 + i, 7 + i % 2, i, node, 5 if node else 0, pointer))
+        made.append(Kernel(2000 + i, 2005 + i, 500 + i, name="other", graph_id=5, graph_node_id=(6 << 32) + i))
+        made.append(Copy(3000 + i, 3001 + i, 700 + i))
+        made.append(Call(100, 150, 900 + i, cbid=311))
+    return made
+
+
+def both_ways(records: list[Any], dtype_of: Any, names: Any = names_of) -> tuple[Any, Any, dict[str, int]]:
+    ways = [
+        read_records(records, KINDS, SAME_CLOCK, names, since=0, pause=lambda: None, dtype_of=way)
+        for way in (no_dtype, dtype_of)
+    ]
+    return ways[0][0], ways[1][0], ways[1][1]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    for field in ("start", "duration", "correlation", "device", "resource"):
+        assert np.array_equal(getattr(one, field), getattr(other, field)), field
+    for field, values in one.details.items():
+        assert np.array_equal(values, other.details[field]), field
+    for field, table in (("name", "names"), ("type", "types")):
+        texts = [
+            [getattr(columns, table)[code] for code in getattr(columns, field).tolist()] for columns in (one, other)
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_memory_says_what_attributes_say() -> None:
+    asked, copied, counts = both_ways(mixed_records(), lambda c: LAYOUT if c is Memory else None)
+    assert_equal(asked, copied)
+    assert len(asked) == 1200
+    assert {"_fwd_kernel", "add()", "other"} < set(asked.names)
+    assert counts["one_by_one"] == 900
+
+
+class Addressed:
+    """A record of cupti-python 13.0: no buffer, but an address."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.ptr = ctypes.addressof(memory)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)
+
+
+def test_memory_is_read_by_address_where_there_is_no_buffer() -> None:
+    records = [Addressed(r) if isinstance(r, Memory) else r for r in mixed_records()]
+    asked, copied, counts = both_ways(records, lambda c: LAYOUT if c is Addressed else None)
+    assert_equal(asked, copied)
+    assert counts["one_by_one"] == 900
+
+
+def test_a_layout_that_says_something_else_is_not_used() -> None:
+    """A cupti-python whose layout is another version's than the record's."""
+    parts: Any = {**layout_parts(LAYOUT), "offsets": shifted_offsets()}
+    shifted = np.dtype(parts)
+    for wrong in (shifted, np.dtype([("kind", "<i4")]), np.dtype([("nothing", "V72")])):
+        asked, copied, counts = both_ways(mixed_records(), lambda c, w=wrong: w if c is Memory else None)
+        assert_equal(asked, copied)
+        assert counts["one_by_one"] == 1200
+
+
+def layout_parts(dtype: np.dtype[Any]) -> dict[str, Any]:
+    assert dtype.names is not None
+    assert dtype.fields is not None
+    return {
+        "names": list(dtype.names),
+        "formats": [dtype.fields[name][0] for name in dtype.names],
+        "itemsize": dtype.itemsize,
+    }
+
+
+def shifted_offsets() -> list[int]:
+    """Start and end change places."""
+    offsets = [getattr(Memory, field).offset for field, *_ in Memory._fields_]
+    offsets[2], offsets[3] = offsets[3], offsets[2]
+    return offsets
+
+
+def test_layouts_are_found_by_the_name_of_the_class() -> None:
+    class ActivityMemcpyPtoP4:
+        pass
+
+    class ActivityAPI:
+        pass
+
+    cupti = SimpleNamespace(activity_memcpy_pto_p4_dtype=LAYOUT, activity_api_dtype="no dtype")
+    assert published(cupti)(ActivityMemcpyPtoP4) is LAYOUT
+    assert published(cupti)(ActivityAPI) is None
+
+
+def test_memory_of_real_records_says_what_they_say() -> None:
+    """cupti-python's own classes over memory of ours, as CUPTI's buffers are memory of CUPTI's."""
+    cupti = pytest.importorskip("cupti.cupti")
+    dtype_of = published(cupti)
+    texts = [ctypes.create_string_buffer(name) for name in NAMES]
+    records: list[Any] = []
+    kept: list[Any] = []
+    random = np.random.default_rng(7)
+    for class_name, kind in (
+        ("ActivityKernel11", KINDS.kernel),
+        ("ActivityMemcpy6", KINDS.memcpy),
+        ("ActivityMemcpyPtoP4", KINDS.memcpy_peer),
+        ("ActivityMemset4", KINDS.memset),
+        ("ActivityAPI", KINDS.runtime),
+    ):
+        record_class = getattr(cupti, class_name)
+        dtype = dtype_of(record_class)
+        assert dtype is not None, class_name
+        memory = np.frombuffer(
+            random.integers(0, 120, 200 * dtype.itemsize, dtype=np.uint8).tobytes(), dtype=dtype
+        ).copy()
+        memory["kind"], memory["start"] = kind, 1000 + np.arange(200)
+        memory["end"] = memory["start"] + 5
+        if "name" in (dtype.names or ()):
+            memory["name"] = [ctypes.addressof(texts[i % 3]) for i in range(200)]
+        if class_name == "ActivityAPI":
+            memory["cbid"] = 311
+        kept.append(memory)
+        address = memory.ctypes.data
+        records += [record_class.from_ptr(address + i * dtype.itemsize, True) for i in range(200)]
+    order = random.permutation(len(records))
+    asked, copied, counts = both_ways([records[i] for i in order], dtype_of)
+    assert_equal(asked, copied)
+    assert counts["one_by_one"] == 0
+    assert len(asked) == 1000
 
 
 def test_the_control_word_carries_the_backend() -> None:
