@@ -25,6 +25,12 @@ logger: Final = logging.getLogger("speccollect")
 NAME: Final = "name"
 """The attribute that is text, and a pointer in the record's memory."""
 
+_READ: Final = (
+    *("kind", "start", "end", "correlation_id", "device_id", "stream_id", "graph_id", "graph_node_id"),
+    *("bytes", "copy_kind", "src_kind", "dst_kind", "memory_kind", "process_id", "thread_id", "cbid"),
+)
+"""Attributes that become columns or names."""
+
 DtypeOf = Callable[[type], "np.dtype[Any] | None"]
 Ints = npt.NDArray[np.int64]
 
@@ -162,7 +168,6 @@ def _memory(records: Sequence[Any], size: int) -> bytes:
 
 
 def _same(row: Any, record: Any) -> bool:
-    """Whether all numbers of a row are those that the record tells."""
-    numbers = [name for name in row.dtype.names if row.dtype[name].kind in "iu" and row.dtype[name].shape == ()]
-    asked = [name for name in numbers if name != NAME and hasattr(record, name)]
+    """Whether what is read of a row is what the record tells."""
+    asked = [name for name in _READ if name in row.dtype.names]
     return "kind" in asked and all(int(row[name]) == int(getattr(record, name)) for name in asked)
