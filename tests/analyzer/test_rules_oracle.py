@@ -61,7 +61,7 @@ def readable() -> list[Any]:
     for folder in sorted(CASES.iterdir()):
         if (folder / "expected.json").exists():
             want = json.loads((folder / "expected.json").read_text())
-            if "ranks" in want and not list(folder.glob("*.nodemap.json")):
+            if "ranks" in want and "phase_map" not in want and not list(folder.glob("*.nodemap.json")):
                 found.append(pytest.param(folder, want, id=folder.name))
     return found
 
@@ -72,7 +72,7 @@ def test_every_case_says_what_its_files_give_by_the_rules(folder: Path, want: di
     for given_files in [[f] for f in files] if want.get("separate_inputs") else [files]:
         try:
             mine = rules_oracle.expected(given_files, bucket_of)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             pytest.skip("a case of a file that no strict reader takes")
         for key, figures in mine["ranks"].items():
             assert figures == want["ranks"][key]
@@ -185,7 +185,5 @@ def test_random_recordings_come_to_what_the_rules_say(engine: None, recording: l
         assert got["wait"] is None
         return
     assert multiset(got["wait"]["per_collective_ns"]) == multiset(mine["wait"]["per_collective_ns"])
-    for key in ("voided", "unmatched_kernels", "wait_ns", "transfer_ns"):
+    for key in ("complete", "voided", "unmatched_kernels", "wait_ns", "transfer_ns"):
         assert got["wait"][key] == mine["wait"][key], key
-    if mine["wait"]["per_collective_ns"]:
-        assert got["wait"]["complete"] == mine["wait"]["complete"]

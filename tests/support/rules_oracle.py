@@ -68,6 +68,7 @@ class Activity:
     group: str | None = None
     seq: int | None = None
     group_ranks: tuple[int, ...] = ()
+    device: int = 0
     call: Call | None = None
 
     @property
@@ -132,9 +133,9 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 def cut_overruns(activities: Sequence[Activity]) -> int:
     """R10: an activity past three later starts of its own stream ends at the next start there."""
-    streams: dict[int, list[Activity]] = defaultdict(list)
+    streams: dict[tuple[int, int], list[Activity]] = defaultdict(list)
     for activity in sorted(activities, key=lambda a: (a.start, a.order)):
-        streams[activity.stream].append(activity)
+        streams[activity.device, activity.stream].append(activity)
     cuts = []
     for row in streams.values():
         for activity in row:
@@ -316,7 +317,7 @@ def waits(ranks: Mapping[str, Rank]) -> dict[str, Any] | None:
             wait[k] += d - shortest
             transfer[k] += shortest
     return {
-        "complete": not any(missing for _, missing in matched),
+        "complete": not any(missing for _, missing in matched) if matched else None,
         "voided": sum(r is None for r in rows),
         "unmatched_kernels": {
             k: sum(is_comm(a) and id(a) not in used for a in rank.activities) for k, rank in ranks.items()
@@ -387,7 +388,7 @@ def read_kineto(path: Path, bucket_of: Callable[[str, str | None], str]) -> Rank
                 Activity(
                     event["name"], bucket, start, start + nanoseconds(duration), int(stream),
                     int(args.get("correlation", -1)), order, args.get("Process Group Name"),
-                    args.get("Seq"), group_ranks,
+                    args.get("Seq"), group_ranks, int(args.get("device", 0)),
                 )
             )  # fmt: skip
         elif event.get("dur") is None or event.get("ts") is None:
