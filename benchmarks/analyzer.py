@@ -28,6 +28,7 @@ from benchmarks.process_cost import Contest, table
 HERE = Path(__file__).parent
 PYTHON = Path(sys.executable)
 OURS = "specanalyze"
+_NODE_MAPS = {None: "", "order": ", node map", "ids": ", node map and ids"}
 PEERS = {"HolisticTraceAnalysis": "hta", "TraceLens": "TraceLens"}
 """Peer -> its package."""
 
@@ -139,20 +140,25 @@ def _contests(given: Any, peers: dict[str, Path], rounds: int) -> Iterator[tuple
 
 
 def _rates(given: Any, rounds: int) -> list[dict[str, Any]]:
-    """Parquet to exact partition, in processes of their own that leave their imports out."""
-    wanted = [(1, 2)] if given.quick else [(1, 2), (10, 8)]
+    """Parquet to exact partition, in processes of their own that leave their imports out; those of one size take turns."""
+    sizes = [(1, 2)] if given.quick else [(1, 2), (10, 8)]
     if given.hundred_million:
-        wanted.append((100, 8))
+        sizes.append((100, 8))
     results = []
-    for million, ranks in wanted:
-        path = inputs.events(given.data, million, ranks=ranks)
-        command = [PYTHON, "-m", "benchmarks.partition_rate", path]
-        runs = [
-            json.loads(subprocess.run(command, check=True, capture_output=True, cwd=HERE.parent).stdout)
-            for _ in range(rounds)
-        ]
-        middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        results.append({**middle, "bytes_per_event": path.stat().st_size / middle["events"], "runs": runs})
+    for million, ranks in sizes:
+        paths = {
+            name: inputs.events(given.data, million, ranks=ranks, node_map=name) for name in (None, "order", "ids")
+        }
+        runs: dict[str | None, list[dict[str, Any]]] = {name: [] for name in paths}
+        for _ in range(rounds):
+            for name, path in paths.items():
+                command: list[str | Path] = [PYTHON, "-m", "benchmarks.partition_rate", path]
+                printed = subprocess.run(command, check=True, capture_output=True, cwd=HERE.parent).stdout
+                runs[name].append(json.loads(printed))
+        for name, path in paths.items():
+            middle = {key: statistics.median(run[key] for run in runs[name]) for key in runs[name][0]}
+            size = path.stat().st_size / middle["events"]
+            results.append({**middle, "node_map": name, "bytes_per_event": size, "runs": runs[name]})
     return results
 
 
@@ -162,7 +168,7 @@ def _rate_table(rates: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r['ranks']:.0f} ranks | {r['events']:.0f} | {r['million_events_per_cpu_s']:.2f} | {r['times_reading']:.1f} "
+        f"| {r['ranks']:.0f} ranks{_NODE_MAPS[r['node_map']]} | {r['events']:.0f} | {r['million_events_per_cpu_s']:.2f} | {r['times_reading']:.1f} "
         f"| {r['peak_mb']:.0f} | {r['bytes_per_event']:.1f} |"
         for r in rates
     ]

@@ -100,7 +100,7 @@ def node_rows(rank: int, ranks: int) -> pl.DataFrame:
 
 def rank_events(rank: int, events: int, seed: int, *, ranks: int = 1, node_map: str | None = None) -> pl.DataFrame:
     """About ``events`` rows of one rank, after the nodes of its captured graphs where ``node_map`` says how rows tell theirs."""
-    rows = _timed_rows(rank, events, seed, node_map)
+    rows = timed_rows(rank, events, seed, node_map)
     return rows if node_map is None else pl.concat([node_rows(rank, ranks), rows], how="diagonal_relaxed")
 
 
@@ -114,7 +114,8 @@ def _replayed() -> tuple[list[int], list[int]]:
     return graph, node
 
 
-def _timed_rows(rank: int, events: int, seed: int, node_map: str | None) -> pl.DataFrame:
+def timed_rows(rank: int, events: int, seed: int, node_map: str | None) -> pl.DataFrame:
+    """The same without the nodes."""
     template = _cycle()
     kind, name, stream = zip(*template, strict=True)
     count, width = max(1, events // len(template)), len(template)

@@ -23,11 +23,13 @@ def kineto(data: Path, megabytes: int, *, ranks: int = 1, compressed: bool = Fal
     return files
 
 
-def events(data: Path, million: int, *, ranks: int) -> Path:
-    """A trace.parquet of ``million`` 10**6 events."""
-    path = data / f"events-{VERSION}-{million}m-{ranks}" / "trace.parquet"
+def events(data: Path, million: int, *, ranks: int, node_map: str | None = None) -> Path:
+    """A trace.parquet of ``million`` 10**6 events; ``node_map`` as in ``event_table.rank_events``."""
+    nodes = "" if node_map is None else f"-{node_map}"
+    path = data / f"events-{VERSION}-{million}m-{ranks}{nodes}" / "trace.parquet"
     if not path.exists():
-        _make("benchmarks.event_table", str(path), "--million", str(million), "--ranks", str(ranks))
+        more = [] if node_map is None else ["--node-map", node_map]
+        _make("benchmarks.event_table", str(path), "--million", str(million), "--ranks", str(ranks), *more)
     return path
 
 
