@@ -154,7 +154,7 @@ def test_processes_are_named_by_rank_and_host(tmp_path: Path) -> None:
     sample = Path(__file__).resolve().parents[2] / "samples" / "sglang_tp2_plain.parquet"
     recording = open_trace([sample])
     assert all(rank.host for rank in recording.ranks())
-    assert check(recording, tmp_path, cycles=(20, 22)) > 1000
+    assert check(recording, tmp_path, cycles=(63, 65)) > 1000
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
