@@ -160,6 +160,57 @@ def test_copies_and_fills_are_nodes_of_their_type(tmp_path: Path, profiled: list
     assert graph.get_column("name").to_list()[0] is None
 
 
+def test_a_driver_call_within_a_launch_is_no_node_of_its_own(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
+    rows = capture_pair.captured(profiled, names=True)
+    launch = next(row for row in rows if row["args"].get("correlation") == 10)
+    launch["dur"] = 0.003
+    rows.append(capture_pair.call("LaunchKernel", launch, launch["ts"] + 0.001, 600) | {"name": "cuLaunchKernel"})
+    (graph,) = captured_graphs(capture_pair.write(tmp_path / "c.json", rows)).graphs
+    assert graph.get_column("name").to_list() == KERNELS
+
+
+def test_graphs_come_in_order_of_capture(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
+    rows = capture_pair.captured(profiled, names=True)
+    begin = next(row for row in rows if row["name"] == "cudaStreamBeginCapture")
+    other = begin | {"tid": 99}
+    for number, name in enumerate(("StreamBeginCapture", "LaunchKernel", "StreamEndCapture")):
+        rows.append(capture_pair.call(name, other, begin["ts"] - 100 + number, 700 + number))
+    found = captured_graphs(capture_pair.write(tmp_path / "c.json", rows))
+    assert [graph.height for graph in found.graphs] == [1, len(NODES)]
+    assert found.graphs[0].select("module", "module_class", "name").rows() == [(None, None, None)]
+
+
+def test_within_compiled_modules_the_operator_is_told(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
+    rows = [
+        row | {"name": row["name"].replace("Linear_", "GraphModule_")}
+        for row in capture_pair.captured(profiled, names=True)
+    ]
+    (graph,) = captured_graphs(capture_pair.write(tmp_path / "c.json", rows)).graphs
+    first = graph.select("module", "module_class").row(0)
+    assert first == ("Toy.layers.0.ToyAttention.GraphModule_0.aten::linear", "operator")
+    whole = min(rows, key=lambda row: float(row["ts"]))["ts"]
+    around = capture_pair.call("", rows[0], float(whole), 0) | {
+        "cat": "cpu_op",
+        "name": "vllm::whole",
+        "dur": 10_000_000,
+    }
+    (graph,) = captured_graphs(capture_pair.write(tmp_path / "c.json", [*rows, around])).graphs
+    first = graph.select("module", "module_class").row(0)
+    assert first == ("Toy.layers.0.ToyAttention.GraphModule_0", "GraphModule"), "that operator is not below the module"
+
+
+def test_a_node_that_a_collective_added_says_so(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
+    rows = capture_pair.captured(profiled, names=True)
+    launch = next(row for row in rows if row["args"].get("correlation") == 12)
+    facts = {"Collective name": "_allgather_base", "In msg nelems": 4096, "dtype": "BFloat16"}
+    facts |= {"Process Group Name": "tp", "Process Group Ranks": "[0, 1]"}
+    told = launch | {"cat": "cpu_op", "name": "record_param_comms", "args": facts}
+    (graph,) = captured_graphs(capture_pair.write(tmp_path / "c.json", [*rows, told])).graphs
+    columns = graph.select("op", "dtype", "elements", "group", "group_ranks")
+    assert columns.row(2) == ("allgather", "BFloat16", 4096, "tp", [0, 1])
+    assert columns.drop("group_ranks").rows()[:2] == [(None,) * 4] * 2
+
+
 def test_a_capture_that_launches_another_graph_is_left_out(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
     rows = capture_pair.captured(profiled, names=True)
     rows.append(capture_pair.call("GraphLaunch", rows[-1], rows[-1]["ts"] - 0.001, 700))
