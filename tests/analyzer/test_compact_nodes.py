@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,40 @@ def test_recordings_of_the_collector_are_summed_to_the_same(path: Path) -> None:
         assert isinstance(got.communication, CompactTalk), "it was not read compactly"
         assert_same(got, want)
         assert got.breakdown.node_map["placed"] > 0
+
+
+@pytest.mark.parametrize("name", ["tp1/e2_nodemap_m17_rank0", "tp2/e2_nccl_nodemap_m17_rank1"])
+def test_a_node_map_beside_a_profiler_file_is_placed_compactly(name: str, reference: Path) -> None:
+    trace = open_trace([reference / f"traces/sglang_h200/{name}.json.gz"])
+    (source,) = trace.sources
+    got, want = rank_result(source, trace), rank_result(replace(source, compact=None), trace)
+    assert isinstance(got.communication, CompactTalk), "it was not read compactly"
+    assert_same(got, want)
+    assert got.breakdown.node_map["placed"] == want.breakdown.node_map["placed"] > 0
+
+
+def test_a_node_map_that_the_user_names_stands_for_the_recording_s_own(tmp_path: Path) -> None:
+    """And for its numbers of graphs, which are those of another capture; a cycle log takes the whole tables."""
+    node = {"kind": "node", "name": "kernel", "pid": 1, "start_ns": 0, "dur_ns": 0, "node_type": "kernel", "rank": 0}
+    rows = [{**node, "graph_id": 3, "node": i, "module": "model.norm", "module_class": "RMSNorm"} for i in range(2)]
+    rows += [traces.phase("spec.verify", 0, 1000), traces.launch("cudaGraphLaunch", 1, 9)]
+    rows += [traces.kernel("unknown", 10 * i, 10 * i + 5, 9, graph_id=3, node=i) for i in (1, 2)]
+    path = tmp_path / "trace.parquet"
+    events = traces.events(rows).with_columns(rank=pl.lit(0, dtype=pl.Int32))
+    write_trace(Trace("made", (RankSource("0", "made", partial(RankTrace, "0", 0, "made", events)),)), path)
+    named = tmp_path / "other.nodemap.json"
+    named.write_text(json.dumps([{"nodes": 2, "kinds": [0, 0], "scopes": [["mlp.experts", "FusedMoE", 0, 2, 1]]}]))
+    log = tmp_path / "other.cycles.json"
+    log.write_text(json.dumps({}))
+    trace = open_trace([path], node_map=named)
+    (source,) = trace.sources
+    got, want = rank_result(source, trace), rank_result(replace(source, compact=None), trace)
+    assert isinstance(got.communication, CompactTalk), "it was not read compactly"
+    assert_same(got, want)
+    assert got.breakdown.node_map == {"placed": 1, "by_id": 0, "other_count": 0, "other_names": 0}
+    assert got.breakdown.buckets_ns["verify"]["moe"] == 10
+    assert open_trace([path], node_map=named, cycles=log).sources[0].compact is None
+    assert break_down(open_trace([path])).ranks[0].node_map["by_id"] == 1
 
 
 def of_two(tmp_path: Path, groups: list[list[int] | None]) -> Trace:

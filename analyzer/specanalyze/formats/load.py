@@ -95,8 +95,7 @@ def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, 
     for source, rank in zip(trace.sources, ranks, strict=True):
         files = sidecars.find(path_of(source.source), rank, ranks, cycles, node_map)
         read = partial(_read_enriched, source, files, trace.warnings, salvage=salvage)
-        compact = source.compact if files == sidecars.Sidecars() else None
-        sources.append(replace(source, read=read, compact=compact))
+        sources.append(replace(source, read=read, compact=sidecars.compactly(source.compact, files)))
     return replace(trace, sources=tuple(sources), metadata=plain_document(trace.metadata))
 
 

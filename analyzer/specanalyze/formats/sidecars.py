@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -16,6 +17,9 @@ from specanalyze.formats.input_path import is_file
 from specanalyze.formats.recordings import rank_in_name
 from specanalyze.trace import RankTrace
 from specschema.errors import UsageError
+
+if TYPE_CHECKING:
+    from specanalyze.formats.compact_rank import CompactRank
 
 SUFFIXES: Final = (cycle_log.SUFFIX, node_map.SUFFIX)
 _JSON: Final = re.compile(r"\.json(?:\.gz)?$")
@@ -85,8 +89,37 @@ def add(trace: RankTrace, files: Sidecars) -> tuple[RankTrace, list[str]]:
         events, lines = cycle_log.add_cycles(events, cycle_log.read_cycle_log(named), named.name)
         warnings += lines
     if files.node_map is not None:
-        rows = node_map.node_rows(node_map.read_node_map(files.node_map), trace.rank, main_thread(events)[0])
-        # The trace's own graph numbers are the profiler's, of executable graphs; the map numbers captures. Node ordinals hold for both.
-        events = events.filter(pl.col("kind") != "node").with_columns(graph_id=pl.lit(None, dtype=DTYPES["graph_id"]))
-        events = table(pl.concat([events, rows], how="diagonal"))
+        events = _mapped(events, files.node_map, trace.rank)
     return replace(trace, events=events), warnings
+
+
+def compactly(
+    read: Callable[[], CompactRank | None] | None, files: Sidecars
+) -> Callable[[], CompactRank | None] | None:
+    """How a rank is read compactly together with its sidecars; None where it is not: cycle logs take all its events."""
+    if read is None or files.cycles is not None or files.other_cycles is not None:
+        return None
+    return read if files.node_map is None else partial(_read_mapped, read, files.node_map)
+
+
+def _read_mapped(read: Callable[[], CompactRank | None], path: Path) -> CompactRank | None:
+    rank = read()
+    if rank is None:
+        return None
+    windows = {
+        number: (replace(device, ran=device.ran[:0].copy(), node=device.node[:0].copy()), calls)
+        for number, (device, calls) in rank.windows.items()
+    }
+    return replace(rank, events=_mapped(rank.events, path, rank.rank), windows=windows)
+
+
+def _mapped(events: pl.DataFrame, path: Path, rank: int) -> pl.DataFrame:
+    """A rank's events with the nodes of a map instead of their own.
+
+    Raises:
+        TraceError: it can't be read.
+    """
+    rows = node_map.node_rows(node_map.read_node_map(path), rank, main_thread(events)[0])
+    # The trace's own graph numbers are the profiler's, of executable graphs; the map numbers captures. Node ordinals hold for both.
+    events = events.filter(pl.col("kind") != "node").with_columns(graph_id=pl.lit(None, dtype=DTYPES["graph_id"]))
+    return table(pl.concat([events, rows], how="diagonal"))
