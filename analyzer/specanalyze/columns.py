@@ -52,6 +52,13 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
     return used + low, index[place]
 
 
+def again(ids: NDArray[Any], unknown: int) -> NDArray[np.bool_]:
+    """Which rows have the id of an earlier row; those of the ``unknown`` id never do."""
+    found: NDArray[np.bool_] = ids != unknown
+    found[np.unique(ids, return_index=True)[1]] = False
+    return found
+
+
 def how_many(values: NDArray[Any]) -> int:
     """How many distinct values there are."""
     if not len(values):

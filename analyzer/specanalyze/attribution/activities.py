@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specanalyze.attribution.eager_modules import with_eager_modules
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
 from specanalyze.attribution.replay_nodes import Placement, place
-from specanalyze.columns import Ints, distinct, factorize, integers, of_kind, places, rows_by_key
+from specanalyze.columns import Ints, again, distinct, factorize, integers, of_kind, places, rows_by_key
 from specschema.events import DEVICE_KINDS
 from specschema.kernel_classes import BY_OPERATION, KernelClass, classify
 from specschema.module_classes import LOGITS, inside_logits
@@ -203,9 +203,12 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
 
     calls = of_kind(events, ("launch",))
     call_start = integers(calls, "start_ns", 0)
-    launch_of, used = _match(integers(valid, "correlation", -1), integers(calls, "correlation", -1), calls)
+    call_id = integers(calls, "correlation", -1)
+    launch_of, used = _match(integers(valid, "correlation", -1), call_id, calls)
     call_range = ranges.innermost(_threads(calls, ranges), call_start)
     is_graph = _graph_calls(calls)
+    graph_call = np.flatnonzero(is_graph)
+    is_graph[graph_call[again(call_id[graph_call], -1)]] = False  # a call written twice is one replay
 
     count = len(used)
     first = np.full(count, np.iinfo(np.int64).max, dtype=np.int64)

@@ -24,7 +24,7 @@ from specanalyze.attribution.activities import (
 )
 from specanalyze.attribution.compact_nodes import PlacedRows, RankNodes, ids_of, placed_rows
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
-from specanalyze.columns import Ints, distinct
+from specanalyze.columns import Ints, again, distinct
 from specanalyze.formats.compact_rank import Calls, CompactRank, DeviceRows
 from specanalyze.intervals import by_priority, start_order
 from specanalyze.native.collect import NO_ID
@@ -156,6 +156,8 @@ def joined_window(
     nothing = np.empty(0, dtype=np.int32)
     device = replace(device, id=nothing, node=nothing)
     call_range = _innermost(compiled, ranges, calls, rank.threads)
+    graph = np.flatnonzero(calls.graph)
+    calls.graph[graph[again(calls.id[graph], NO_ID)]] = False  # a call written twice is one replay
     calls = replace(calls, id=calls.id[:0].copy(), thread=calls.thread[:0].copy())
     first, last, count, latest = passes.extents(call, call_range, len(calls))
     wait = _by_start(count, calls.start)
