@@ -108,6 +108,7 @@ def test_pieces_follow_each_other() -> None:
     rank = made.finished("3", 7, "a file", host="h", world_size=8)
     device, calls = rank.windows[0]
     assert [rank.looks[look][0] for look in device.look] == ["a", "b", "a"]
+    assert device.start.tolist() == [10, 30, 50]
     assert device.stream.tolist() == [0, 0, 1]
     assert (calls.thread.tolist(), calls.graph.tolist()) == ([0, 1, 0], [False, True, False])
     assert (rank.streams, rank.threads) == ([7, 8], [(1, 1), (1, 2)])
@@ -141,6 +142,15 @@ def test_windows_are_kept_apart_and_what_lies_in_none_is_left_out_beside_them() 
         ("phase", "spec.decode", 40, None),
     ]
     assert kinds_seen(rank) == {("kernel", 2), ("kernel", 0), ("kernel", None), ("launch", 0), ("op", None)}
+
+
+def test_a_kind_is_remembered_for_each_window() -> None:
+    """All that the first window has is known from the piece before; what the second one has is not."""
+    known = [traces.kernel("a", 1, 2, 1, window=0), traces.kernel("a", 1, 2, 1, window=0)]
+    rank = collected(known, [*known, traces.kernel("a", 3, 4, 1, window=1)])
+    assert kinds_seen(rank) == {("kernel", 0), ("kernel", 1)}
+    rank = collected(known, [known[0], traces.launch("b", 5, 1, window=0), traces.phase("spec.verify", 0, 9, window=0)])
+    assert kinds_seen(rank) == {("kernel", 0), ("launch", 0)}
 
 
 def test_host_rows_of_two_windows_stay_in_the_order_of_the_file() -> None:
@@ -370,6 +380,12 @@ def test_rows_name_their_nodes_where_there_are_captured_graphs() -> None:
     assert (len(device.ran), len(device.node)) == (0, 0)
     with pytest.raises(OddRowsError):
         collected([traces.kernel("a", 1, 2, 1, graph_id=2**31)], nodes=True)
+
+
+def test_device_rows_name_no_nodes_unless_told() -> None:
+    none = np.empty(0, dtype=np.int64)
+    rows = DeviceRows(none, none, none, none, none, pl.DataFrame(), 0)
+    assert (len(rows.ran), len(rows.node)) == (0, 0)
 
 
 class OwnTexts(FramePiece):
