@@ -115,7 +115,7 @@ class HookPoint:
     parameters: tuple[str, ...] = ()
     """Parameters that the wrapper reads by name."""
     polls: bool = False
-    """Whether the recorder reads its control word here first."""
+    """Whether the recorder reads its control word here first; a woven hook does so itself."""
     always: bool = False
     """Whether the wrapper runs also while not armed: for what a server does once, at its start."""
     optional: bool = False

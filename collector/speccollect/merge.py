@@ -16,7 +16,7 @@ from speccollect.control import read_command, recording_folder
 from speccollect.cycle_numbers import cycles_later, renumbered
 from speccollect.part_file import PART_NAME, read_part, writer_options
 from speccollect.status import RankStatus, alive, read_statuses
-from speccollect.totals import TOTAL_COLUMNS, rank_totals
+from speccollect.totals import TOTAL_COLUMNS, all_totals, rank_totals
 from specschema import metadata
 from specschema.errors import TraceError, UsageError
 from specschema.events import EVENT_SCHEMA
@@ -195,10 +195,9 @@ def merge(
         raise TraceError(f"no rank has written a file in {source}: {details or 'no process of the server took part'}")
     ranks = sorted({part.rank for part in parts})
     missing = _missing(ranks, statuses, expected_ranks, problems)
-    totals = {
-        str(rank): rank_totals(_facts([p for p in parts if p.rank == rank], problems), completion_tokens)
-        for rank in ranks
-    }
+    totals = all_totals(
+        {rank: rank_totals(_facts([p for p in parts if p.rank == rank], problems), completion_tokens) for rank in ranks}
+    )
     section = _recording(parts, missing, totals, request_summary)
     section["problems"] = problems
     said = {s.rank: s for s in statuses if s.recording == section["id"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -94,6 +94,22 @@ def rank_totals(rows: pa.Table, completion_tokens: int | None = None) -> dict[st
         result.update(completion_tokens=completion_tokens, told_by="client", compared_requests=len(first))
         result.update(difference=completion_tokens - recorded, equal=completion_tokens == recorded)
     return result
+
+
+def all_totals(of_rank: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """``rank_totals`` of all ranks, by number as text.
+
+    Tokens may reach the host on one rank alone (vLLM's, which the scheduler listens to): where it heard of them, the others
+    have nothing to compare with what the client was told.
+    """
+    heard = any(totals["committed_tokens"] for totals in of_rank.values())
+    nothing = {"completion_tokens": None, "told_by": None, "compared_requests": 0, "difference": None, "equal": None}
+    return {
+        str(rank): totals | nothing
+        if heard and totals["told_by"] == "client" and not totals["committed_tokens"]
+        else totals
+        for rank, totals in of_rank.items()
+    }
 
 
 def _prefilled_beside_verify(mixed: pa.Table) -> dict[str, int]:

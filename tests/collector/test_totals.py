@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from speccollect.table import event_table
-from speccollect.totals import rank_totals
+from speccollect.totals import all_totals, rank_totals
 
 
 def cycle(
@@ -88,3 +88,12 @@ def test_unknown_lengths_are_counted_and_nothing_is_claimed() -> None:
     assert result["cycles_without_lengths"] == 2
     assert result["equal"] is None
     assert result["difference"] is None
+
+
+def test_a_rank_that_heard_of_no_token_is_not_compared_where_another_did() -> None:
+    heard = totals([cycle("prefill", ["a"], [1]), cycle("speculative", ["a"], [3]), request("a", 4)], 4)
+    deaf = totals([cycle("prefill", ["a"], None), cycle("speculative", ["a"], None)], 4)
+    assert (deaf["difference"], deaf["equal"]) == (3, False)
+    both = all_totals({0: heard, 1: deaf})
+    assert (both["0"]["equal"], both["1"]["equal"], both["1"]["cycles_without_lengths"]) == (True, None, 1)
+    assert all_totals({0: deaf})["0"] == deaf  # nobody heard: that is told

@@ -76,6 +76,12 @@ def test_a_request_that_comes_back_after_a_preemption_keeps_its_count() -> None:
     assert commit(ledger, "a", [1, 1]) == 1
 
 
+def test_a_rank_that_heard_of_no_token_tells_of_no_request() -> None:
+    ledger = RequestLedger()
+    ledger.add("a", 10, sampling(), 1000)
+    assert ledger.finish("a") is None
+
+
 def test_accepted_drafts_are_what_the_verifier_let_through() -> None:
     """Before the cut at the stop token; of a request without drafts, or without tokens, nothing is said."""
     ledger = RequestLedger()

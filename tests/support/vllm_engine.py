@@ -28,6 +28,7 @@ NEEDS_VLLM: Final = (
 READY_SECONDS: Final = 600
 STOP_SECONDS: Final = 60
 SUPPORT: Final = Path(__file__).parent
+TWO_RANKS: Final = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}  # the default asks for a NUMA node a rank
 
 
 def interpreter() -> str | None:
@@ -80,19 +81,25 @@ class Engine:
         """Where the environment has Triton, apart from its packages: the V1 runner is tested without."""
         return Path(self.python).parents[1] / "triton"
 
+    @property
+    def interpreted(self) -> dict[str, str]:
+        """Variables with which the V2 runner runs, its kernels by Triton's interpreter."""
+        places = (self.triton, SUPPORT / "interpreted_triton")
+        return {
+            "VLLM_USE_V2_MODEL_RUNNER": "1",
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, places)),
+        }
+
     def generate(
         self, tokens: list[int], prompts: list[list[int]], *, processes: bool = False, v2: bool = False, **job: Any
     ) -> Any:
         """One offline generation; in one process unless ``processes``, by the V1 runner unless ``v2``."""
         collected = self.folder / f"collected{len(list(self.folder.glob('collected*')))}"
         more = {"SPECANALYZE_DIR": str(collected)} if job.get("trace") else {}
-        if processes:
-            more["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"  # the default asks for a NUMA node a rank
-        else:
-            more |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+        more |= TWO_RANKS if processes else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
         if v2:
-            more |= {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "PYTHONPATH": str(self.triton)}
-            job["interpreted"] = True
+            more |= self.interpreted
         collected.mkdir()
         job |= {"models": str(self.models), "prompts": prompts, "tokens": tokens}
         job |= {"trace": str(job["trace"])} if job.get("trace") else {}
@@ -130,8 +137,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(python: str, models: Path, log: Path, environment: dict[str, str]) -> Iterator[Server]:
-    """vLLM's OpenAI server with EAGLE-3 and three drafts, ready to answer."""
+def serve(python: str, models: Path, log: Path, environment: dict[str, str], *arguments: str) -> Iterator[Server]:
+    """vLLM's OpenAI server with EAGLE-3 and three drafts, ready to answer; with further ``arguments``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -141,6 +148,7 @@ def serve(python: str, models: Path, log: Path, environment: dict[str, str]) -> 
     command += ["--model", str(models / "target"), "--served-model-name", "tiny", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--enforce-eager", "--max-model-len", "2048"]
     command += ["--per-request-spec-decode-metrics", "detailed", "--speculative-config", json.dumps(speculation)]
+    command += arguments
     with log.open("w") as file:
         process = subprocess.Popen(
             command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -176,3 +184,9 @@ class Recorded:
 
     server: Server
     collected: Path
+
+
+def speccollect(*arguments: str, folder: Path) -> str:
+    """What a command of the collector prints; it works in ``folder``."""
+    command = [sys.executable, "-m", "speccollect", *arguments, "--dir", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout

@@ -11,15 +11,12 @@ import contextlib
 import json
 import sys
 import time
-from types import SimpleNamespace
 from typing import Any
 
 DRAFTS = {"eagle3": "eagle3", "eagle": "eagle", "draft_model": "draft"}
 
 
 def main(job: dict[str, Any]) -> None:
-    if job.get("interpreted"):
-        _interpret_triton()
     from vllm import LLM, SamplingParams
 
     import speccollect
@@ -61,16 +58,6 @@ def main(job: dict[str, Any]) -> None:
         "counters": {name: value for name, value in counters.items() if "spec_decode" in name},
     }
     print("RESULT", json.dumps(result), flush=True)  # noqa: T201
-
-
-def _interpret_triton() -> None:
-    """vLLM's V2 runner needs Triton with a backend for CPUs, which the published one lacks: its interpreter stands in.
-
-    TRITON_INTERPRET=1 makes the kernels plain Python; vLLM asks for the backend's name alone.
-    """
-    from triton.backends import backends  # type: ignore[import-not-found, unused-ignore]  # in the interpreter that has vLLM
-
-    backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
 
 
 def _schedule_asynchronously() -> None:

@@ -53,6 +53,17 @@ def test_multi_token_prediction_has_the_same_phases(engine: Engine, tmp_path: Pa
     check_nesting(trace, 0, ("verify", "draft_extend", "draft"))
 
 
+def test_ngram_drafts_what_the_prompt_says(engine: Engine, tmp_path: Path) -> None:
+    """The prompt holds the answer's tokens once already, so every draft is right, and no model makes it."""
+    trace = tmp_path / "trace.parquet"
+    result = engine.generate([31], [[*range(60), *range(10)]], method="ngram", drafts=2, trace=trace)
+    assert result["tokens"] == [counts_up(10, 31)]
+    assert lists(cycles(trace), "accept_lengths") == [[3]] * 10
+    assert lists(cycles(trace), "accepted_draft_tokens") == [[2]] * 10
+    check_nesting(trace, 0, ("verify", "draft"))
+    assert "draft_extend" not in set(phases(trace)["name"])
+
+
 def test_plain_decoding_for_a_baseline(engine: Engine, tmp_path: Path) -> None:
     trace = tmp_path / "trace.parquet"
     result = engine.generate([50], [PROMPT], trace=trace)

@@ -11,18 +11,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 from counting_models import accept_lengths, accepted_drafts, counts_up
-from vllm_engine import Recorded
+from vllm_engine import Recorded, speccollect
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 TOKENS = 200
 PROMPT = list(range(100, 110))  # what `speccollect request --input-ids 10` sends
 FIRST = 110  # what the target says next
-
-
-def speccollect(*arguments: str, folder: Path) -> str:
-    command = [sys.executable, "-m", "speccollect", *arguments, "--dir", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def specanalyze(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -82,11 +82,14 @@ class RequestLedger:
         """The scheduler is done with a request.
 
         Returns:
-            Its prompt and completion tokens, where ``ended`` has not told them (it was aborted) and its beginning was seen.
+            Its prompt and completion tokens, where ``ended`` has not told them (it was aborted), its beginning was seen and
+            this rank has heard of its tokens: under async scheduling one rank alone does.
         """
         self._finished.append(request_id)
         request = self._requests.pop(request_id, None)
-        return None if request is None or request.told else (request.prompt_tokens, request.committed)
+        if request is None or request.told or not request.committed:
+            return None
+        return request.prompt_tokens, request.committed
 
     def context_tokens(self, request_ids: Sequence[str]) -> int | None:
         """Prompt and committed tokens of these requests together; None where one's beginning was not seen."""
