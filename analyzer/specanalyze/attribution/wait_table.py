@@ -39,23 +39,23 @@ def wait_json(waits: Waits | None) -> dict[str, Any] | None:
     phases = by_replay.get_column("phase").unique(maintain_order=True).to_list()
     ways += [f"n-th communication kernel of the n-th {phase} replay" for phase in phases]
     complete = bool(table.get_column("complete").all()) if table.height else None
-    per_collective = []
+    first = pl.col("voided", "matched_by", "complete", "group", "seq").first()
+    each = table.group_by("collective", maintain_order=True).agg("rank", "wait_ns", first)
+    shares = each.select("voided", "rank", "wait_ns").iter_rows()
+    per_collective = [None if void else dict(zip(ranks, ns, strict=True)) for void, ranks, ns in shares]
+    each = each.with_row_index("place").filter(pl.col("matched_by") == "seq")
+    numbers = each.get_column("seq")
+    ambiguous = set(numbers.filter(numbers.is_duplicated()).to_list())
     collectives: dict[str, Any] = {}
-    first = by_seq.unique("collective").get_column("seq")
-    ambiguous = set(first.filter(first.is_duplicated()).to_list())
-    for part in table.partition_by("collective", maintain_order=True):  # one turn a collective, for its JSON object
-        one = part.row(0, named=True)
-        values = None if one["voided"] else dict(zip(part["rank"].to_list(), part["wait_ns"].to_list(), strict=True))
-        per_collective.append(values)
-        if one["matched_by"] == "seq":
-            of_group = (one["group"] or "", one["seq"])
-            missing = sorted({rank for *of, rank in waits.missing if tuple(of) == of_group and not one["complete"]})
-            entry: dict[str, Any] = {"complete": one["complete"]}
-            if missing:
-                entry |= {"missing_ranks": missing, "lower_bound_ns": values}
-            else:
-                entry["wait_ns"] = values
-            collectives[f"{one['seq']}#{one['collective']}" if one["seq"] in ambiguous else str(one["seq"])] = entry
+    for one in each.iter_rows(named=True):  # one turn a collective with a sequence number, for its JSON object
+        of_group, values = (one["group"] or "", one["seq"]), per_collective[one["place"]]
+        missing = sorted({rank for *of, rank in waits.missing if tuple(of) == of_group and not one["complete"]})
+        entry: dict[str, Any] = {"complete": one["complete"]}
+        if missing:
+            entry |= {"missing_ranks": missing, "lower_bound_ns": values}
+        else:
+            entry["wait_ns"] = values
+        collectives[f"{one['seq']}#{one['collective']}" if one["seq"] in ambiguous else str(one["seq"])] = entry
     sums = {k: used.filter(pl.col("rank") == k) for k in keys}
     result: dict[str, Any] = {
         "matched_by": "; ".join(ways) or None,
