@@ -16,6 +16,7 @@ from specanalyze.answers.breakdown_table import breakdown_frame
 from specanalyze.answers.calibration import (
     CELL_SCHEMA,
     Calibration,
+    beside,
     calibrate,
     calibrated_columns,
     calibration_json,
@@ -268,3 +269,16 @@ def test_the_traced_cycle_is_a_median() -> None:
 
 def test_one_odd_cycle_in_ten_is_let_pass() -> None:
     assert calibration(traced=10, odd=1).reason is None
+
+
+@pytest.mark.parametrize(
+    ("cycles", "said"),
+    [
+        (0, "no untraced speculative cycle stands"),
+        (1, "only 1 untraced speculative cycle stands"),
+        (2, "only 2 untraced speculative cycles stand"),
+        (4, "only 4 untraced speculative cycles stand"),
+    ],
+)
+def test_how_few_untraced_cycles_stand_beside_is_said(cycles: int, said: str) -> None:
+    assert beside(cycles, "speculative") == said
