@@ -360,6 +360,9 @@ NODE = {
 
 
 def test_nodes_of_captured_graphs_are_odd_unless_the_pieces_have_all_of_them() -> None:
+    assert COMPILED is not None
+    with pytest.raises(OddRowsError):
+        Collector(COMPILED).add(FramePiece(traces.events([NODE]), {}))
     fine = [VERIFY, traces.kernel("a", 7, 9, 1)]
     for pieces in ([[NODE]], [[*fine, NODE]], [[NODE, *fine]], [fine, [NODE]]):
         with pytest.raises(OddRowsError):
