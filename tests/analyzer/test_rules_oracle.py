@@ -33,6 +33,15 @@ KERNELS = {
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "other_comm",
 }
 RANGES = ("spec.verify", "spec.draft", "spec.draft_extend", "spec.cycle", "spec.prefill", "spec.decode", "spec.sample")
+SERVER_RANGES = (
+    "draft",
+    "draft_extend",
+    "step[VERIFY bs=2]",
+    "step[TARGET_VERIFY bs=2]",
+    "step[DRAFT_EXTEND_V2 bs=1]",
+    "step[DECODE bs=4]",
+    "scheduler.run_batch",
+)
 CALLS = ("cudaGraphLaunch", "cuGraphLaunch", "cudaLaunchKernel", "cudaMemcpyAsync")
 PHASE_FIGURES = ("instances", "total_ns", "gpu_busy_ns", "hidden_comm_ns", "buckets_ns")
 
@@ -92,15 +101,16 @@ def recordings(draw: st.DrawFn) -> list[dict[str, Any]]:
     world = draw(st.sampled_from([None, ranks, ranks + 1]))
     hosts = [draw(st.sampled_from(["a", "b"])) for _ in range(ranks)]
     instant, length = st.integers(0, 120), st.integers(0, 60)
-    ranges = draw(st.lists(st.tuples(st.sampled_from(RANGES), instant, length, st.integers(1, 2)), max_size=5))
-    ranges.append((draw(st.sampled_from(RANGES[:6])), draw(instant), draw(length) + 1, 1))
+    names = draw(st.sampled_from([RANGES, RANGES, SERVER_RANGES]))
+    ranges = draw(st.lists(st.tuples(st.sampled_from(names), instant, length, st.integers(1, 2)), max_size=5))
+    ranges.append((draw(st.sampled_from(names[:6])), draw(instant), draw(length) + 1, 1))
     calls = draw(st.lists(st.tuples(st.sampled_from(CALLS), instant, st.integers(1, 3)), max_size=4))
     work = draw(
         st.lists(
             st.tuples(
                 st.sampled_from([*KERNELS, "Memset (Device)"]),
                 instant,
-                length,
+                st.integers(-1, 60),
                 st.integers(5, 7),
                 st.integers(-1, len(calls) + 1),
                 st.sampled_from([None, None, None, 1, 2]),
@@ -118,7 +128,7 @@ def recordings(draw: st.DrawFn) -> list[dict[str, Any]]:
             "calls": [c for c in calls if draw(st.integers(0, 9))],
             "ids": {c: i for i, c in enumerate(calls)},
             "work": [
-                (name, start + draw(st.integers(0, 5)), max(0, length + draw(st.integers(-5, 5))), *rest)
+                (name, start + draw(st.integers(0, 5)), max(min(length, 0), length + draw(st.integers(-5, 5))), *rest)
                 for name, start, length, *rest in work
                 if draw(st.integers(0, 19))
             ],
