@@ -46,16 +46,18 @@ def wait_json(waits: Waits | None) -> dict[str, Any] | None:
     each = each.with_row_index("place").filter(pl.col("matched_by") == "seq")
     numbers = each.get_column("seq")
     ambiguous = set(numbers.filter(numbers.is_duplicated()).to_list())
+    missing: dict[tuple[str, int], set[int]] = {}
+    for group, seq, rank in waits.missing:
+        missing.setdefault((group, seq), set()).add(rank)
     collectives: dict[str, Any] = {}
     for one in each.iter_rows(named=True):  # one turn a collective with a sequence number, for its JSON object
-        of_group, values = (one["group"] or "", one["seq"]), per_collective[one["place"]]
-        missing = sorted({rank for *of, rank in waits.missing if tuple(of) == of_group and not one["complete"]})
+        values, lacks = per_collective[one["place"]], missing.get((one["group"] or "", one["seq"]), ())
         entry: dict[str, Any] = {"complete": one["complete"]}
-        if missing:
-            entry |= {"missing_ranks": missing, "lower_bound_ns": values}
+        if lacks and not one["complete"]:
+            entry |= {"missing_ranks": sorted(lacks), "lower_bound_ns": values}
         else:
             entry["wait_ns"] = values
-        collectives[f"{one['seq']}#{one['collective']}" if one["seq"] in ambiguous else str(one["seq"])] = entry
+        collectives[f"{one['seq']}#{one['place']}" if one["seq"] in ambiguous else str(one["seq"])] = entry
     sums = {k: used.filter(pl.col("rank") == k) for k in keys}
     result: dict[str, Any] = {
         "matched_by": "; ".join(ways) or None,
