@@ -161,7 +161,8 @@ def classify_modules(modules: Sequence[tuple[str, str]]) -> list[ModuleClass]:
     """Class of each module of one captured model.
 
     Args:
-        modules: (dotted path, class name) of every module that added a node.
+        modules: (dotted path, class name) of every module that added a node. Parts of a path are the names that modules have in their
+            parents or, where a profiler knows no others, their classes.
 
     Returns:
         One decision each, in order.
@@ -183,7 +184,8 @@ def _decided(modules: tuple[tuple[str, str], ...]) -> tuple[ModuleClass, ...]:
         elif inside:
             decided.append(_in_block(path[len(inside[0]) + 1 :], name, class_name))
         elif any(
-            ATTENTION_NAME.match(p.rpartition(".")[2]) or ATTENTION_CLASS.search(classes.get(p, "")) for p in above
+            ATTENTION_NAME.match(part := p.rpartition(".")[2]) or ATTENTION_CLASS.search(f"{part} {classes.get(p, '')}")
+            for p in above
         ):
             decided.append(_first(IN_ATTENTION, name, class_name))
         else:

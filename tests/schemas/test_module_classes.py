@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specschema.module_classes import ModuleClass, classify_modules, inside_logits
+from specschema.module_classes import OPERATOR, ModuleClass, classify_modules, inside_logits
 
 MODULES = {
     ("TargetModel", "TargetModel"): (None, "container"),
@@ -48,3 +48,31 @@ def test_the_product_of_a_logits_module_is_the_vocabulary_projection() -> None:
     assert inside_logits("other_compute") == ModuleClass("other_compute", "logits")
     for other in ("attention", "moe", "allreduce", "other_comm", "memcpy"):
         assert inside_logits(other) is None
+
+
+def test_operators_decide_only_where_a_server_made_them_for_one_block() -> None:
+    operators = [
+        ("m.GraphModule.vllm::moe_forward", "moe", "moe_block"),
+        ("m.GraphModule.vllm::unified_attention_with_output", "attention", "attention_core"),
+        ("m.GraphModule.vllm::unified_kv_cache_update", "attention", "attention_core"),
+        ("m.GraphModule._C::rotary_embedding", None, "operator"),
+        ("aten::embedding", None, "operator"),
+        ("m.trtllm::FusedMoE", None, "operator"),
+    ]
+    decided = classify_modules([*((path, OPERATOR) for path, *_ in operators), ("m.fc", "Linear")])
+    assert [tuple(module) for module in decided[:-1]] == [(bucket, finer) for _, bucket, finer in operators]
+    assert decided[-1].bucket == "gemm", "an operator's name makes no Mixture-of-Experts block of what lies beside it"
+
+
+def test_paths_of_classes_say_what_attention_is() -> None:
+    """A profiler's paths; the attention module itself adds no node."""
+    modules = {
+        ("LlamaModel.layers.0.LlamaAttention.QKVParallelLinear", "QKVParallelLinear"): ("gemm", "attention_linear"),
+        ("LlamaModel.layers.0.LlamaAttention.RotaryEmbedding", "RotaryEmbedding"): ("attention", "rotary"),
+        ("LlamaModel.layers.0.LlamaAttention.RMSNorm_0", "RMSNorm"): ("attention", "qk_norm"),
+        ("LlamaModel.layers.0.RMSNorm_0", "RMSNorm"): ("other_compute", "norm"),
+        ("Model.layers.0.DeepseekV2MoE.FusedMoE", "FusedMoE"): ("moe", "experts"),
+        ("Model.layers.0.DeepseekV2MoE.MoEGate", "MoEGate"): ("moe", "router"),
+        ("Model.layers.0.DeepseekV2MoE.DeepseekV2MLP.SiluAndMul", "SiluAndMul"): ("moe", "moe_block"),
+    }
+    assert dict(zip(modules, map(tuple, classify_modules(list(modules))), strict=True)) == modules
