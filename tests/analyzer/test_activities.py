@@ -231,6 +231,23 @@ def test_a_replay_of_a_single_node_is_decided_by_the_map() -> None:
     assert [found.subclasses[code] for code in found.subclass] == ["norm"]
 
 
+def test_a_graph_launch_that_is_written_twice_is_one() -> None:
+    """Calls without an id are each one of their own, as are eager calls with the id of a graph launch."""
+    unknown = {**traces.launch("cudaGraphLaunch", 7, 1), "correlation": None}
+    found = joined(
+        traces.launch("cudaLaunchKernel", 0, 2),
+        traces.launch("cudaGraphLaunch", 1, 2),
+        traces.launch("cudaGraphLaunch", 3, 5),
+        traces.launch("cuGraphLaunch", 4, 5),
+        traces.launch("cudaGraphLaunch", 5, 6),
+        unknown,
+        {**unknown, "start_ns": 8},
+        traces.kernel(MOE, 9, 10, 5),
+    )
+    assert found.graph_call_start.tolist() == [1, 3, 5, 7, 8]
+    assert found.launches.graph.tolist() == [True]
+
+
 def test_a_launch_call_without_a_name_is_no_graph_launch() -> None:
     found = joined(
         {**traces.launch("cudaGraphLaunch", 0, 1), "name": None},

@@ -328,6 +328,12 @@ def test_replays_without_a_range_are_not_those_of_the_last_one() -> None:
     assert (summed(window).replays.tolist(), summed(window).lost.tolist()) == ([1], [0])
 
 
+def test_a_graph_launch_that_is_written_twice_is_one_replay() -> None:
+    made = calls([5, 6, 7, 8, 9, 10], [1, 1, 2, NO_ID, NO_ID, 2], [True, True, True, True, True, False])
+    window = joined(device([20, 30], [1, 1], [1, 2]), made, [traces.phase("spec.verify", 0, 50)])
+    assert (summed(window).replays.tolist(), summed(window).lost.tolist()) == ([4], [2])
+
+
 @pytest.mark.parametrize("streams", [(7, 9), (9, 7)])
 def test_rows_that_start_together_are_in_order_of_their_stream_id(streams: tuple[int, int]) -> None:
     """Two rows of one tier at once: the instant belongs to that of the lower stream id, whichever was listed first."""
