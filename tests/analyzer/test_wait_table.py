@@ -148,13 +148,14 @@ def test_sums_by_replay_are_of_one_rank_phase_and_what_is_not_void() -> None:
         in_replay("verify", 3, {"0": 10, "1": 25}),
         in_replay("verify", 1, {"0": 40, "1": 44}),
         in_replay("verify", 1, {"0": 7, "1": 5}),
+        in_replay("verify", 1, {"0": 6, "1": 9}),
         in_replay("verify", 2, {"0": 40, "1": 44}, voided=True),
         in_replay("draft", 1, {"0": 12, "1": 99}),
         by_seq("tp", 0, {"0": 50, "1": 20}),
     )
     waits = Waits(rows, {"0": 0, "1": 0}, 1)
-    assert by_replay(waits, "1", "verify").rows() == [(1, 4, 45), (3, 15, 10)]
-    assert by_replay(waits, "0", "verify").rows() == [(1, 2, 45), (3, 0, 10)]
+    assert by_replay(waits, "1", "verify").rows() == [(1, 7, 51), (3, 15, 10)]
+    assert by_replay(waits, "0", "verify").rows() == [(1, 2, 51), (3, 0, 10)]
     assert by_replay(waits, "0", "prefill").rows() == [(None, 30, 20)]
 
 
