@@ -181,12 +181,12 @@ def merge(
     """
     if output.exists() and not force:
         raise UsageError(_taken(output))
-    if (folder / "control").exists():
+    if os.path.exists(folder / "control"):  # a name that can be none is no reason to raise
         source = recording_folder(folder, recording if recording is not None else read_command(folder).recording)
         statuses = read_statuses(folder)
     else:
         source, statuses = folder, read_statuses(folder.parent)
-    if not source.is_dir():
+    if not os.path.isdir(source):
         raise TraceError(f"{source} does not exist: nothing was recorded there (see `speccollect status`)")
     problems: list[str] = []
     parts = _parts(source, problems)

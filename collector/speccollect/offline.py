@@ -12,9 +12,9 @@ from pathlib import Path
 from speccollect import control
 from speccollect.config import FOLDER_VARIABLE, WindowSettings, parse_windows
 from speccollect.merge import Merged, merge
+from speccollect.output_path import refuse_output
 from speccollect.recorder import get_recorder
 from speccollect.wait import wait_for_ranks
-from specschema.errors import UsageError
 
 
 @contextmanager
@@ -43,12 +43,11 @@ def record(
         A list that holds the merged trace's description once the block has ended.
 
     Raises:
-        UsageError: ``output`` exists.
+        UsageError: ``output`` exists, or it can't be written there.
         TraceError: nothing was recorded, or another recording is running in the folder.
     """
     output = Path(output)
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists: give another name, or force=True to overwrite it")
+    refuse_output(output, force=force, instead="give another name, or force=True to overwrite it")
     settings = parse_windows(windows) if isinstance(windows, str) else windows or WindowSettings()
     before = os.environ.get(FOLDER_VARIABLE)
     named = folder if folder is not None else before

@@ -15,11 +15,12 @@ from speccollect import control
 from speccollect.config import WindowSettings
 from speccollect.latency import Streamed, summarise
 from speccollect.merge import Merged, merge
+from speccollect.output_path import refuse_output
 from speccollect.status import alive, read_statuses
 from speccollect.stream import Endpoint, request_body, stream_request
 from speccollect.table import event_table
 from speccollect.wait import wait_for_ranks
-from specschema.errors import TraceError, UsageError
+from specschema.errors import TraceError
 
 
 @dataclass
@@ -105,11 +106,10 @@ def record_requests(
         timeout: seconds to wait for a rank that makes no progress.
 
     Raises:
-        UsageError: ``output`` exists.
+        UsageError: ``output`` exists, or it can't be written there.
         TraceError: no request succeeded, or no rank recorded anything.
     """
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists: give another name with -o, or --force to overwrite it")
+    refuse_output(output, force=force)
     command = control.arm(folder, windows)
     requests: list[Streamed] = []
     try:

@@ -78,15 +78,25 @@ def read_status(path: Path) -> RankStatus | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         known = {field.name for field in dataclasses.fields(RankStatus)}
-        return RankStatus(**{name: value for name, value in content.items() if name in known})
-    except (OSError, ValueError, TypeError, AttributeError):
+        status = RankStatus(**{name: value for name, value in content.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
+    counts = (status.rank, status.pid, status.recording, status.cycles, status.windows, status.lost)
+    texts = (status.host, status.state, status.message or "")
+    sound = all(type(n) is int for n in counts) and all(isinstance(text, str) for text in texts) and status.pid > 0
+    return status if sound and (status.world_size is None or type(status.world_size) is int) else None
 
 
 def read_statuses(folder: Path) -> list[RankStatus]:
     """Every rank that has announced itself in a folder, in order of rank."""
     found = [read_status(p) for p in folder.glob(STATUS_PATTERN) if _STATUS_NAME.fullmatch(p.name)]
     return sorted((s for s in found if s is not None), key=lambda s: s.rank)
+
+
+def unreadable(folder: Path) -> list[str]:
+    """Names of status files that say nothing: damaged, or not ours."""
+    found = sorted(p for p in folder.glob(STATUS_PATTERN) if _STATUS_NAME.fullmatch(p.name))
+    return [path.name for path in found if read_status(path) is None]
 
 
 def nobody(folder: Path) -> str | None:

@@ -195,7 +195,7 @@ def test_command_prints_usage_speed_and_the_phase_table(server: Server, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
     for said in (
-        "1 requests (0 failed), 7 prompt tokens, 31 completion tokens",
+        "1 request (0 failed), 7 prompt tokens, 31 completion tokens",
         "time to first token: p50",
         "(2.00 tokens a chunk)",
         "accept lengths add up to the server's 31 tokens",

@@ -117,7 +117,7 @@ def request(
         typer.Option(help="File with a prompt; may be given several times.", exists=True, dir_okay=False),
     ] = None,
     input_ids: Annotated[
-        int, typer.Option(help="Send this many token ids instead of text (servers without a tokenizer).")
+        int, typer.Option(min=0, help="Send this many token ids instead of text (servers without a tokenizer).")
     ] = 0,
     api: Annotated[str, typer.Option(help="auto, chat, completions or generate.")] = "auto",
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 1000,
@@ -135,9 +135,9 @@ def request(
     ] = False,
     backend: Backend = "torch",
     folder: Folder = None,
-    ranks: Annotated[Optional[int], typer.Option(help="Ranks the server should have.")] = None,  # noqa: UP045
+    ranks: Annotated[Optional[int], typer.Option(min=1, help="Ranks the server should have.")] = None,  # noqa: UP045
     timeout: Annotated[
-        float, typer.Option(help="Seconds without progress before a rank or the server is given up.")
+        float, typer.Option(min=0, help="Seconds without progress before a rank or the server is given up.")
     ] = 120.0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the ranks' own files.")] = False,
     output: Output = Path("trace.parquet"),
@@ -240,13 +240,25 @@ def arm(
 @app.command()
 def disarm(
     folder: Folder = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for a rank that makes no progress.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for a rank that makes no progress.")] = 60.0,
 ) -> None:
     """End the recording, and wait until every rank has closed its files."""
     from speccollect.control import disarm as write
+    from speccollect.control import read_command
     from speccollect.wait import wait_for_ranks
+    from specschema.errors import TraceError
 
     place = _folder(folder)
+    before = read_command(place)
+    if not before.armed:
+        raise TraceError(
+            f"nothing is being recorded in {place}: "
+            + (
+                f"the last recording, number {before.recording}, has ended"
+                if before.recording
+                else "is it this server's folder?"
+            )
+        )
     command = write(place)
     for line in wait_for_ranks(place, command.recording, timeout):
         typer.echo(line, err=True)
@@ -258,15 +270,19 @@ def disarm(
 @app.command()
 def merge(
     folder: Folder = None,
-    recording: Annotated[Optional[int], typer.Option(help="Number of the recording; the last one by default.")] = None,  # noqa: UP045
-    ranks: Annotated[Optional[int], typer.Option(help="Ranks the server should have.")] = None,  # noqa: UP045
+    recording: Annotated[
+        Optional[int], typer.Option(min=1, help="Number of the recording; the last one by default.")
+    ] = None,  # noqa: UP045
+    ranks: Annotated[Optional[int], typer.Option(min=1, help="Ranks the server should have.")] = None,  # noqa: UP045
     output: Output = Path("trace.parquet"),
     force: Force = False,
 ) -> None:
     """Merge the finished files of all ranks into one trace."""
     from speccollect.cli.render import show_merged
     from speccollect.merge import merge as write
+    from speccollect.output_path import refuse_output
 
+    refuse_output(output, force=force)
     show_merged(write(_folder(folder), output, recording=recording, force=force, expected_ranks=ranks))
 
 

@@ -17,7 +17,7 @@ from speccollect.control import Command
 from speccollect.merge import Merged
 from speccollect.phase_table import PhaseTable, phase_table
 from speccollect.session import Session
-from speccollect.status import RankStatus, alive, nobody
+from speccollect.status import RankStatus, alive, nobody, unreadable
 from specschema.figures import counted, percent
 
 
@@ -176,6 +176,13 @@ def show_status(folder: Path, command: Command, statuses: Sequence[RankStatus], 
     console = console or Console()
     state = f"recording {command.recording} is armed" if command.armed else "disarmed"
     console.print(f"{folder}: {state}", markup=False, soft_wrap=True)
+    if damaged := unreadable(folder):
+        _show_problems(
+            [
+                f"{', '.join(damaged[:3])}{', ...' if len(damaged) > 3 else ''} can't be read: damaged, or not written by a rank"
+            ],
+            console,
+        )
     if not statuses:
         console.print(nobody(folder), markup=False, soft_wrap=True)
         return

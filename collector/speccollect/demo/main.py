@@ -15,8 +15,8 @@ from speccollect.demo.launcher import agreed, run_ranks
 from speccollect.demo.rank import RankTask, Way
 from speccollect.demo.shape import build_config, build_requests, choose_device, longest_request
 from speccollect.merge import Merged, merge
+from speccollect.output_path import refuse_output
 from speccollect.wait import wait_for_ranks
-from specschema.errors import UsageError
 
 MAX_RECORD: Final = 40
 """Cycles of one window at most, unless asked for."""
@@ -103,11 +103,11 @@ def run_demo(
         The engine's own account.
 
     Raises:
-        UsageError: settings that can't be, ``output`` exists, or not enough GPUs.
+        UsageError: settings that can't be, ``output`` exists or can't be written, or not enough GPUs.
         RuntimeError: a rank failed, or ranks disagree.
     """
-    if output is not None and output.exists() and not force:
-        raise UsageError(f"{output} exists: give another name, or --force to overwrite it")
+    if output is not None:
+        refuse_output(output, force=force)
     chosen = choose_device(device, tp)
     count = requests if requests is not None else batch_size
     config = build_config(
