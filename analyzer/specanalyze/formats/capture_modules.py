@@ -30,17 +30,15 @@ def with_paths(modules: pl.DataFrame) -> pl.DataFrame:
         The rows with the columns module and module_class.
     """
     pid, tid = integers(modules, "pid", -1), integers(modules, "tid", -1)
-    start, end = integers(modules, "start_ns", 0), integers(modules, "end_ns", 0)
+    end = integers(modules, "end_ns", 0)
     names = [name.removeprefix(MODULE_ROW) for name in modules.get_column("name").to_list()]
     stacks: dict[tuple[int, int], list[tuple[int, tuple[str, ...]]]] = {}
     instances: list[tuple[str, ...]] = []
     under: dict[tuple[str, ...], list[str]] = {}
     # one turn a module call of a capture, not an event of a recording
-    for name, process, thread, begin, stop in zip(
-        names, pid.tolist(), tid.tolist(), start.tolist(), end.tolist(), strict=True
-    ):
+    for name, process, thread, stop in zip(names, pid.tolist(), tid.tolist(), end.tolist(), strict=True):
         stack = stacks.setdefault((process, thread), [])
-        while stack and (stack[-1][0] < stop or stack[-1][0] <= begin):
+        while stack and stack[-1][0] < stop:  # one that ended before has an earlier end, too
             stack.pop()
         above = stack[-1][1] if stack else ()
         children = under.setdefault(above, [])
