@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,11 +27,13 @@ from speccollect.event_details import NODE_IDS, node_ids
 from speccollect.kineto_events import CompiledEvents, Events, PythonEvents, load_reader
 from speccollect.native import build
 from speccollect.node_rows import node_table
+from speccollect.nodemap_cuda import _type_number, instantiated_id
 from speccollect.nodemap_replays import ReplayStamps
 from speccollect.segment import Segment
 from speccollect.segment_rows import Origin
 from speccollect.window_result import WindowResult
 from speccollect.window_rows import read_window, window_table
+from specschema.node_types import node_type
 
 EXECUTABLE = 9
 """The profiler's number of the graph that is replayed; the node map calls it 4."""
@@ -53,7 +57,7 @@ def reader(request: pytest.FixtureRequest) -> Any:
     assert load_reader()
     from speccollect import kineto_events
 
-    return lambda result: CompiledEvents(result, kineto_events._module)  # type: ignore[arg-type]
+    return lambda result: CompiledEvents(result, kineto_events._module)
 
 
 def replay(begin: int, correlation: int, *, copies: bool = True) -> list[Given]:
@@ -242,3 +246,75 @@ def test_this_torch_is_known_to_write_ids_or_not() -> None:
     from speccollect.profiler import tells_nodes
 
     assert tells_nodes() == (Version(torch.__version__).release >= (2, 12))
+
+
+# ---- the executable graph of a capture, as the CUDA runtime tells it
+
+
+class CapturedGraph:
+    """Stands where torch's CUDAGraph does: captures nothing, and is executable once its capture has ended."""
+
+    def __init__(self, executable: int = 77) -> None:
+        self._executable, self._ended = executable, False
+
+    def capture_begin(self) -> None: ...
+
+    def capture_end(self) -> None:
+        self._ended = True
+
+    def raw_cuda_graph_exec(self) -> int:
+        if not self._ended:
+            raise RuntimeError("instantiate() has not been called")
+        return self._executable
+
+
+class NoNodes:
+    def count(self) -> int:
+        return 0
+
+    def nodes(self) -> list[Any]:
+        return []
+
+
+def runtime_of(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", SimpleNamespace(**calls))
+
+
+def test_an_executable_graph_is_noted_when_its_capture_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime_of(monkeypatch, cudaGraphExecGetId=lambda executable: (0, executable + 1))
+    monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", CapturedGraph)
+    monkeypatch.setattr(nodemap, "INSTANTIATED", {})
+    original = vars(CapturedGraph)["capture_end"]
+    watching = nodemap.NodeMap(lambda number, rows: None, NoNodes).install()
+    try:
+        for executable in (77, 90):
+            graph = CapturedGraph(executable)
+            graph.capture_begin()
+            graph.capture_end()
+    finally:
+        watching.remove()
+    assert nodemap.INSTANTIATED == {78: 0, 91: 1}
+    assert vars(CapturedGraph)["capture_end"] is original
+
+
+def test_what_tells_no_executable_graph_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = CapturedGraph()
+    ended.capture_end()
+    runtime_of(monkeypatch, cudaGraphExecGetId=lambda executable: (36, 0))  # cudaErrorCallRequiresNewerDriver
+    assert instantiated_id(ended) is None
+    runtime_of(monkeypatch, cudaGraphExecGetId=lambda executable: (0, 5))
+    assert instantiated_id(ended) == 5
+    assert instantiated_id(CapturedGraph()) is None  # keep_graph=True: made at its first replay
+    assert instantiated_id(object()) is None
+    runtime_of(monkeypatch)  # cuda-bindings before 13.1
+    assert instantiated_id(ended) is None
+    monkeypatch.delitem(sys.modules, "cuda.bindings.runtime")
+    assert instantiated_id(ended) is None
+
+
+def test_the_driver_is_asked_for_types_that_the_runtime_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = SimpleNamespace(cudaGraphNodeGetType=lambda node: (999, 0) if node == 3 else (0, 1))
+    driver = SimpleNamespace(CUgraphNode=int, cuGraphNodeGetType=lambda node: (0, 12))
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
+    assert [node_type(_type_number(runtime, node)) for node in (2, 3)] == ["memcpy", "batch_mem_op"]
