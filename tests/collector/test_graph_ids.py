@@ -57,7 +57,7 @@ def reader(request: pytest.FixtureRequest) -> Any:
     assert load_reader()
     from speccollect import kineto_events
 
-    return lambda result: CompiledEvents(result, kineto_events._module)
+    return lambda result: CompiledEvents(result, kineto_events._module)  # type: ignore[arg-type]
 
 
 def replay(begin: int, correlation: int, *, copies: bool = True) -> list[Given]:
