@@ -83,7 +83,7 @@ def test_ids_that_only_later_rows_carry() -> None:
     rows.append(traces.phase("spec.verify", 0, 200_000))
     for i in range(6000):
         rows.append(traces.launch("cudaGraphLaunch", 30 * i, i))
-        ids = [{}, {"graph_id": 0}, {"graph_id": 0, "node": 1}][i * 3 // 6000]
+        ids: dict[str, Any] = [{}, {"graph_id": 0}, {"graph_id": 0, "node": 1}][i * 3 // 6000]
         rows += [traces.kernel("unknown", 30 * i + 9 * k, 30 * i + 9 * k + 7, i, **ids) for k in (1, 2)]
     got, want = both(traces.events(rows), 5)
     assert_same(got, want)
