@@ -454,6 +454,22 @@ def test_an_activity_has_the_type_of_its_node(node_type: str, kind: str, name: s
     assert found.node_row.tolist() == ([0] if fits else [-1])
 
 
+def test_names_and_kinds_of_a_replay_are_told_apart() -> None:
+    """A copy, a product and an addition: each on a node that only it fits."""
+    rows = [
+        *calls(("cudaGraphLaunch", 1)),
+        traces.kernel("Memcpy DtoD", 10, 20, 1, kind="memcpy"),
+        traces.kernel(GEMM, 20, 30, 1),
+        traces.kernel(ADD, 30, 40, 1),
+        traces.kernel("Memset", 40, 50, 1, kind="memset"),
+        node(0, 0, "", "", "memcpy"),
+        node(0, 1, "model.layers.0.self_attn.qkv_proj", "QKVParallelLinear"),
+        node(0, 2, "model.norm", "RMSNorm"),
+        node(0, 3, "", "", "memset"),
+    ]
+    assert placement(rows).node_row.tolist() == [0, 1, 2, 3]
+
+
 def test_a_name_that_no_rule_knows_does_not_hide_those_behind_it() -> None:
     """A product in a norm contradicts the map, whatever stands before it."""
     nodes = [node(0, 0, "model", "Model"), node(0, 1, "model.norm", "RMSNorm")]
