@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -165,7 +166,9 @@ class Profiler:
         """Events are kept from here on."""
         begun = time.perf_counter_ns()
         if self._plain is not None:
-            self._plain.start()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch 2.11 tells users of schedules that each cycle clears its events
+                self._plain.start()
         else:
             enable = self._torch.autograd._enable_profiler
             if self._scopes is None:
