@@ -174,3 +174,23 @@ def test_a_window_without_room_drops_what_does_not_fit(recorder: Recorder) -> No
     current.segment.window = None
     assert len(phases(recorder)) == len(stamps) // segment.PHASE_COLUMNS
     assert (current.lost.cycles, current.lost.phases) == (0, 1)
+
+
+@pytest.mark.parametrize("broken", ["enter", "leave"])
+def test_a_range_that_raises_switches_the_recorder_off_and_leaves_the_call_alone(
+    server: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def raises(*arguments: Any) -> None:
+        raise RuntimeError("no ranges")
+
+    cycle = OpenCycle(recorder)
+    installed = hook(cycle, recorder, "Worker.step")
+    begin(cycle, recorder)
+    assert recorder._recording is not None
+    recorder._recording.ranges = cycle.watched = True
+    monkeypatch.setattr(recording.Recording, broken, raises)
+    worker = server.Worker()
+    assert (worker.step(1), worker.step(2)) == (10, 20)
+    assert worker.calls == [1, 2]
+    assert not recorder.armed
+    installed.remove()
