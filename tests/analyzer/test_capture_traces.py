@@ -236,6 +236,23 @@ def test_a_rank_without_a_capture_of_its_own_takes_the_lowest_ranks(
     )
 
 
+def test_each_rank_has_its_own_captures_and_nodes_known_before_give_way(
+    tmp_path: Path, profiled: list[dict[str, Any]]
+) -> None:
+    mine = pair(tmp_path, profiled, [KERNELS])
+    fewer = [row for row in capture_pair.captured(profiled, names=True) if row["args"].get("correlation") != 10]
+    capture_pair.write(tmp_path / "capture_traces" / "bs_4_rank1.json", fewer, rank=1)
+    paths = [tmp_path / "profile-TP-0.trace.json", tmp_path / "profile-TP-1.trace.json"]
+    capture_pair.write(paths[1], capture_pair.replayed([KERNELS[1:]]), rank=1)
+    both = with_nodes(with_captures(open_trace(paths), tmp_path))
+    assert layers(both).placed == 2
+    assert both.warnings == []
+    (once,) = mine.ranks()
+    (again,) = with_captures(mine, tmp_path).ranks()
+    kinds = [rank.events.get_column("kind").cast(pl.String).to_list().count("node") for rank in (once, again)]
+    assert kinds == [len(NODES)] * 2
+
+
 def test_an_import_with_captures_no_longer_lacks_the_node_map(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
     """Nsight Systems' exports say that they can't know it."""
     pair(tmp_path, profiled, [KERNELS])

@@ -145,14 +145,14 @@ def test_bytes_of_another_form_are_counted(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     "size",
     [
-        entry(ALL_REDUCE, 1, SIZE, "Message size [bytes]", 8, flags=2),  # a pointer
-        entry(ALL_REDUCE, 1, SIZE, "Message size [bytes]", None),  # a place that follows from alignment
-        entry(ALL_REDUCE, 1, 20, "Message size [bytes]", 8),  # a double
+        entry(ALL_GATHER, 1, SIZE, "Message size [bytes]", 8, flags=2),  # a pointer
+        entry(ALL_GATHER, 1, SIZE, "Message size [bytes]", None),  # a place that follows from alignment
+        entry(ALL_GATHER, 1, 20, "Message size [bytes]", 8),  # a double
     ],
 )
 def test_a_field_of_another_form_is_unknown_and_the_others_are_not(tmp_path: Path, size: dict[str, Any]) -> None:
-    given = tables(GIVEN[:1], [ENTRIES[0], size, ENTRIES[2]])
-    assert collectives(sqlite_export(tmp_path / "a.sqlite", given)) == ([("allreduce", str(COMMUNICATOR), None)], [])
+    given = tables(GIVEN[1:2], [ENTRIES[3], size])
+    assert collectives(sqlite_export(tmp_path / "a.sqlite", given)) == ([("allgather", "77", None)], [])
 
 
 def test_a_cell_of_text_counts_as_empty(tmp_path: Path) -> None:
