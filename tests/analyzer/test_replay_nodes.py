@@ -420,6 +420,25 @@ def test_a_graph_id_without_a_node_id_only_names_the_graph() -> None:
     assert counts(found) == (1, 0, 0, 0)
 
 
+def test_ids_of_the_only_node_of_a_graph_are_ids() -> None:
+    kernel = traces.kernel(ADD, 10, 20, 1, graph_id=0, node=0)
+    found = placement([*calls(("cudaGraphLaunch", 1)), kernel, node(0, 0, "", "")])
+    assert (found.node_row.tolist(), counts(found)) == ([0], (1, 1, 0, 0))
+
+
+def test_a_node_without_an_ordinal_is_no_activity_without_one() -> None:
+    """The replay of graph 5 is placed by order; only the eager kernel has both ids."""
+    rows = [
+        *calls(("cudaGraphLaunch", 1), ("cudaLaunchKernel", 2)),
+        traces.kernel(ADD, 10, 20, 1, graph_id=5),
+        traces.kernel(ADD, 30, 40, 2, graph_id=6, node=0),
+        node(5, 0, "", "") | {"node": None},
+        node(6, 0, "", ""),
+    ]
+    found = placement(rows)
+    assert (found.node_row.tolist(), counts(found)) == ([0, 1], (2, 1, 0, 0))
+
+
 def test_ids_of_a_graph_that_was_not_captured_place_nothing() -> None:
     rows = [
         *calls(("cudaGraphLaunch", 1), ("cudaLaunchKernel", 2)),
