@@ -98,8 +98,8 @@ def test_pieces_follow_each_other() -> None:
     other = [
         traces.kernel("b", 30, 40, 6),
         traces.kernel("a", 50, 60, 5, stream=8),
+        traces.launch("cudaLaunchKernel", 24, 5),
         traces.launch("cudaGraphLaunch", 25, 6, tid=2),
-        traces.launch("cudaLaunchKernel", 26, 5),
         traces.phase("spec.draft", 70, 80),
         traces.kernel("a", 61, None, 5),
     ]
@@ -110,7 +110,7 @@ def test_pieces_follow_each_other() -> None:
     assert [rank.looks[look][0] for look in device.look] == ["a", "b", "a"]
     assert device.start.tolist() == [10, 30, 50]
     assert device.stream.tolist() == [0, 0, 1]
-    assert (calls.thread.tolist(), calls.graph.tolist()) == ([0, 1, 0], [False, True, False])
+    assert (calls.thread.tolist(), calls.graph.tolist()) == ([0, 0, 1], [False, False, True])
     assert (rank.streams, rank.threads) == ([7, 8], [(1, 1), (1, 2)])
     assert [row[1] for row in host_rows(rank)] == ["spec.verify", "spec.draft"]
     assert (rank.key, rank.rank, rank.source, rank.host, rank.world_size) == ("3", 7, "a file", "h", 8)
