@@ -12,16 +12,20 @@ from typing import Any, Final, get_args
 
 import typer
 
+from specanalyze.whole_number import whole_number
+
 
 def _switch(word: str) -> bool:
     raise ValueError("a switch takes no value")
 
 
 def _whole(word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise ValueError(f"{word!r} is not a whole number") from None
+    number = whole_number(word.removeprefix("-"))
+    if number is None:
+        digits = word.removeprefix("-")
+        why = "is too large a number" if digits.isascii() and digits.isdecimal() else "is not a whole number"
+        raise ValueError(f"{word[:40]!r} {why}")
+    return -number if word.startswith("-") else number
 
 
 _MAKERS: Final[dict[Any, Callable[[str], Any]]] = {str: str, Path: Path, int: _whole, bool: _switch}

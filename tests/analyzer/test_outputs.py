@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from specanalyze.cli import run
 from specanalyze.commands import COMMANDS
 
+SAMPLE = Path(__file__).parents[2] / "samples" / "embedded_tp2.parquet"
 ENDINGS = {"report": ".html", "import": ".parquet", "redact": ".parquet", "export": ".pftrace"}
 """Commands that write something else than a table."""
 MORE = {
@@ -83,3 +85,38 @@ def test_a_table_gets_a_name_that_is_not_utf8(tmp_path: Path, capsys: pytest.Cap
         assert run(["env", str(sample), "-o", str(path)]) == 0
         assert path.stat().st_size > 0
     capsys.readouterr()
+
+
+WRITING = {
+    "breakdown": (),
+    "phases": (),
+    "env": (),
+    "redact": (),
+    "import": (),
+    "compare": (str(SAMPLE),),
+    "sweep": (str(SAMPLE),),
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "a link to it"])
+def test_no_output_replaces_the_recording(
+    command: str, linked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``breakdown trace.parquet -o trace.parquet --force`` left a table of two rows where the recording had been."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    trace = folder / "trace.parquet"
+    shutil.copyfile(SAMPLE, trace)
+    output = trace
+    if linked:
+        output = tmp_path / "link.parquet"
+        output.symlink_to(trace)
+    for given in (trace, folder):
+        assert run([command, str(given), *WRITING[command], "-o", str(output), "--force"]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err == (
+            f"error: --output {output} is a file of the recording itself, which it would replace: choose another name\n"
+        )
+        assert trace.read_bytes() == SAMPLE.read_bytes()

@@ -198,7 +198,7 @@ def _slopes(m: Measured, other: Measured, tokens: float) -> dict[str, tuple[floa
     there = other.verify_tokens
     if there is None or there == tokens:
         raise TraceError(
-            f"{other.trace.name} verifies {there or 'an unknown number of'} tokens, {m.trace.name} {tokens:g}: a second recording "
+            f"{other.trace.name} verifies {f'{there:g}' if there else 'an unknown number of'} tokens, {m.trace.name} {tokens:g}: a second recording "
             "must verify another number of tokens"
         )
     cells = [r.matrix((r.main_phase,))[:, 0, :] for r in (m, other)]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from specanalyze.answers.advice import SETTINGS, advice, collected
 from specanalyze.trace import Trace
+from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError
 
 UNSET: Final = "unset"
@@ -166,9 +167,8 @@ def argument(environment: Mapping[str, Any], *names: str) -> Any:
 def tensor_parallel(trace: Trace) -> int | None:
     """GPUs that each layer is split over: the server's argument, else the recording's own count of ranks."""
     said = argument(environment_of(trace), *TENSOR_PARALLEL)
-    if isinstance(said, (int, str)) and str(said).isdigit():
-        return int(said)
-    return len(trace.sources) or None
+    known = whole_number(said)
+    return known if known is not None else len(trace.sources) or None
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

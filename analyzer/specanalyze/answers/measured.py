@@ -25,6 +25,7 @@ from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
 from specanalyze.attribution.waits import Communication, Waits, communication_of, match
 from specanalyze.engines.engine import ranks_of
 from specanalyze.trace import RankSource, Trace
+from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError
 from specschema.figures import percent
 from specschema.kernel_classes import classify
@@ -290,7 +291,7 @@ class Measured:
 
 
 def _count(value: Any) -> int | None:
-    return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else None
+    return whole_number(value)
 
 
 def acceptance_of(recordings: Sequence[Measured]) -> Floats:

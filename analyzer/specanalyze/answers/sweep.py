@@ -19,6 +19,7 @@ from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.wiring import simulated
 from specanalyze.trace import Trace
+from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError, UsageError
 from specschema.figures import are, counted, were
 from specschema.phases import BUCKETS
@@ -147,9 +148,10 @@ def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values
             raise TraceError(f"{m.trace.name} has no verify phase: a sweep compares recordings that speculate")
         said = values[number] if values is not None else None
         if over == DRAFT_STEPS and said is not None:
-            if not said.isdigit():
-                raise UsageError(f"--values {said}: draft steps are a number")
-            m = replace(m, said_draft_steps=int(said))
+            steps = whole_number(said)
+            if steps is None:
+                raise UsageError(f"--values {said[:40]}: draft steps are a number")
+            m = replace(m, said_draft_steps=steps)
         recordings.append(m)
         points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
         warnings += m.trace.warnings + m.stalls()

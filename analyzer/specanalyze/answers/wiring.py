@@ -8,6 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.answers.environment import argument, variables
+from specanalyze.whole_number import whole_number
 from specschema.figures import counted, percent
 
 ENOUGH_STEPS: Final = 20
@@ -67,7 +68,7 @@ def wiring_warnings(steps: pl.DataFrame, positions: pl.DataFrame, environment: M
                 "drafts beyond the first see wrong input (the draft's own hidden state, its KV cache, or positions)"
             )
     depth = argument(environment, "speculative_eagle_topk", "eagle_topk")
-    if str(depth).isdigit() and int(depth) > 1:
+    if (whole_number(depth) or 0) > 1:
         said.append(f"the draft is a tree (top-k {depth}): positions are depths, and drafted tokens count all branches")
     return said
 

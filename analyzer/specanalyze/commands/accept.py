@@ -61,7 +61,8 @@ def accept(
         result = accepts_of_steps(steps)
     else:
         result = accepts_of_trace(
-            open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine), mapping
+            open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output),
+            mapping,
         )
     frame = accept_frame(result, by)
 

@@ -57,7 +57,16 @@ def breakdown(
       specanalyze breakdown trace.parquet --by cycle -o cycles.csv
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(
+        traces,
+        cycles=cycles,
+        node_map=node_map,
+        salvage=salvage,
+        device=device,
+        jobs=jobs,
+        engine=engine,
+        output=output,
+    )
     from specanalyze.answers.breakdown import break_down
     from specanalyze.answers.breakdown_table import breakdown_frame, breakdown_json
     from specanalyze.answers.calibration import calibrate, calibrated_columns, calibration_json

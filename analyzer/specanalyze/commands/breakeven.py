@@ -72,8 +72,10 @@ def breakeven(
             f"speculation, then: specanalyze breakeven {first} {second}"
         )
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    base = open_for(baseline, cycles=baseline_cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
+    base = open_for(
+        baseline, cycles=baseline_cycles, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output
+    )
     from specanalyze.answers.breakeven import break_even, break_even_json
 
     result = break_even(trace, base, mapping, accept_differences=accept_differences)

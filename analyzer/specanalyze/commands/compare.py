@@ -66,8 +66,8 @@ def compare(
 
     mapping = phase_map_of(phase_map)
     above = None if fail_above is None else share_of(fail_above)
-    one = open_recording(before, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    other = open_recording(after, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    one = open_recording(before, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
+    other = open_recording(after, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
 
     result = run(
         one,

@@ -59,9 +59,20 @@ def diagnose(
       specanalyze diagnose trace.parquet --baseline plain.parquet
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(
+        traces,
+        cycles=cycles,
+        node_map=node_map,
+        salvage=salvage,
+        device=device,
+        jobs=jobs,
+        engine=engine,
+        output=output,
+    )
     plain = (
-        None if baseline is None else open_recording(baseline, salvage=salvage, device=device, jobs=jobs, engine=engine)
+        None
+        if baseline is None
+        else open_recording(baseline, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
     )
     from specanalyze.diagnosis.diagnose import diagnose as run
     from specanalyze.diagnosis.diagnose import diagnosis_json

@@ -51,7 +51,7 @@ def env(
 
       specanalyze env trace.parquet --all
     """
-    trace = open_for(traces, salvage=salvage, device=None)
+    trace = open_for(traces, salvage=salvage, device=None, output=output)
     import polars as pl
 
     sections = {name: value for name, value in trace.metadata.items() if name != "schema_version"}

@@ -56,7 +56,7 @@ def export(
     refuse_unwritable(output)
     wanted = parse_cycles(cycles)
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, node_map=node_map, salvage=salvage, device=device)
+    trace = open_for(traces, node_map=node_map, salvage=salvage, device=device, output=output)
     from specanalyze.render.stderr import warn
 
     done = write(trace, to, output, cycles=wanted, phase_map=mapping, force=force)

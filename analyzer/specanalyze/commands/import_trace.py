@@ -19,6 +19,7 @@ from specanalyze.commands.options import (
     open_for,
 )
 from specanalyze.commands.output_path import refuse_output
+from specschema.figures import counted
 
 
 def import_trace(
@@ -49,7 +50,7 @@ def import_trace(
     """
     refuse_output(output, (".parquet",), force=force)
     refuse_two_sources(node_map, capture)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, output=output)
     from specanalyze.attribution.carry_nodes import with_nodes
     from specanalyze.formats import capture_traces
     from specanalyze.formats.trace_files import write_trace
@@ -71,7 +72,7 @@ def import_trace(
     else:
         ranks = ", ".join(str(r) for r in written["ranks"])
         typer.echo(
-            f"{output}: {written['events']} events of rank(s) {ranks}, {written['bytes']} bytes "
+            f"{output}: {counted(written['events'], 'event')} of {'rank' if len(written['ranks']) == 1 else 'ranks'} {ranks}, {written['bytes']} bytes "
             f"({written['bytes'] / max(written['events'], 1):.1f} an event)"
         )
     warn(trace.warnings)

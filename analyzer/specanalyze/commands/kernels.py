@@ -44,7 +44,16 @@ def kernels(
     Example: specanalyze kernels trace.parquet --phase verify --top 10
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(
+        traces,
+        cycles=cycles,
+        node_map=node_map,
+        salvage=salvage,
+        device=device,
+        jobs=jobs,
+        engine=engine,
+        output=output,
+    )
     import polars as pl
 
     from specanalyze.answers.kernels import kernels as kernel_table

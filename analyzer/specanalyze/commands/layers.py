@@ -44,7 +44,7 @@ def layers(
     Example: specanalyze layers trace.parquet --phase verify
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine)
+    trace = open_for(traces, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine, output=output)
     from specanalyze.answers.layers import by_layer, by_module
     from specanalyze.answers.layers import layers as layer_table
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specanalyze.commands.output_path import table_output
+from specanalyze.commands.output_path import refuse_source, table_output
 
 if TYPE_CHECKING:
     from specanalyze.trace import Trace
@@ -102,8 +102,13 @@ def open_for(
     device: str | None = None,
     jobs: int | None = 1,
     engine: str = "local",
+    output: Path | None = None,
 ) -> Trace:
-    """Open a recording with a progress bar on stderr when that takes long and someone watches."""
+    """Open a recording with a progress bar on stderr when that takes long and someone watches.
+
+    Args:
+        output: where the command will write; it must be none of the recording's files.
+    """
     from specanalyze.engines.choice import with_engine
     from specanalyze.formats.load import open_trace
     from specanalyze.render.progress import reading
@@ -114,6 +119,7 @@ def open_for(
     limit_memory(str(paths[0]) if len(paths) == 1 else f"{paths[0]} and others")
     bar = reading()
     trace = open_trace(paths, cycles=cycles, node_map=node_map, salvage=salvage, device=device, progress=bar)
+    refuse_source(output, (source.source for source in trace.sources))
     return trace if jobs == 1 and engine == "local" else with_engine(trace, engine, jobs, bar)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,29 @@ def refuse_output(path: Path, endings: tuple[str, ...], *, force: bool = False) 
     if os.path.lexists(path) and not force:
         raise UsageError(f"{path} exists; choose another name or give --force")
     refuse_unwritable(path)
+
+
+def refuse_source(output: Path | None, sources: Iterable[str]) -> None:
+    """Refuse to replace a recording by what is made of it, whatever ``--force`` was meant for.
+
+    Args:
+        output: where to write; None: nowhere.
+        sources: the files that the recording is read from.
+
+    Raises:
+        UsageError: the output is one of them, by whatever name.
+    """
+    if output is None or not os.path.exists(output):
+        return
+    for source in dict.fromkeys(sources):
+        try:
+            same = os.path.samefile(source, output)
+        except OSError:  # in an object store, or gone by now
+            same = False
+        if same:
+            raise UsageError(
+                f"--output {output} is a file of the recording itself, which it would replace: choose another name"
+            )
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -42,7 +42,7 @@ def overhead(
       specanalyze overhead rank0.json.gz --cycles untraced.cycles.json
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
     from specanalyze.answers.overhead import measure_overhead, overhead_json
 
     result = measure_overhead(trace, mapping)

@@ -49,7 +49,7 @@ def phases(
       specanalyze phases rank0.json.gz --cycles untraced.cycles.json --json
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
     from specanalyze.answers.phases_report import phase_report, phases_frame, phases_json
 
     report = phase_report(trace, mapping)

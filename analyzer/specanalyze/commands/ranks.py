@@ -38,7 +38,7 @@ def ranks(
     Example: specanalyze ranks rank0.json.gz rank1.json.gz
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine, output=output)
     from specanalyze.answers.ranks_report import compare_ranks, ranks_frame, ranks_json
 
     report = compare_ranks(trace, mapping)

@@ -45,10 +45,16 @@ def paths_of(recording: str) -> list[Path]:
 
 
 def open_recording(
-    recording: str, *, salvage: bool = False, device: str | None = None, jobs: int | None = 1, engine: str = "local"
+    recording: str,
+    *,
+    salvage: bool = False,
+    device: str | None = None,
+    jobs: int | None = 1,
+    engine: str = "local",
+    output: Path | None = None,
 ) -> Trace:
     """Open one recording."""
-    return open_for(paths_of(recording), salvage=salvage, device=device, jobs=jobs, engine=engine)
+    return open_for(paths_of(recording), salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
 
 
 def recordings_among(arguments: Sequence[str]) -> list[list[Path]]:

@@ -38,7 +38,7 @@ def redact_trace(
     Example: specanalyze redact trace.parquet -o redacted.parquet
     """
     refuse_output(output, (".parquet",), force=force)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device)
+    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, output=output)
     from specanalyze.exports.redact import LEAVES, redact
     from specanalyze.formats.trace_files import write_trace
     from specanalyze.render.stderr import warn

@@ -17,6 +17,7 @@ from specanalyze.commands.options import (
 )
 from specanalyze.commands.output_path import refuse_output
 from specanalyze.commands.recording_arguments import open_recording, recordings_among
+from specanalyze.whole_number import whole_number
 
 
 def report(
@@ -82,11 +83,15 @@ def report(
     from specanalyze.render.stderr import warn
 
     mapping = phase_map_of(phase_map)
-    traces = [open_for(paths, salvage=salvage, device=device) for paths in recordings_among(recordings)]
-    plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device)
+    traces = [open_for(paths, salvage=salvage, device=device, output=output) for paths in recordings_among(recordings)]
+    plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device, output=output)
     steps = None if values is None else [v.strip() for v in values.split(",")]
-    if steps is not None and (len(steps) != len(traces) or not all(v.isdigit() for v in steps)):
-        raise UsageError(f"--values {values}: give one number of draft steps for each of the {len(traces)} recordings")
+    if steps is not None and (len(steps) != len(traces) or None in map(whole_number, steps)):
+        raise UsageError(
+            f"--values {values}: give {len(traces)}, the draft steps of each recording"
+            if len(traces) > 1
+            else f"--values {values}: give one number, the draft steps of the recording"
+        )
     result = build_report(
         traces, baseline=plain, accept_differences=accept_differences, values=steps, phase_map=mapping
     )

@@ -67,7 +67,7 @@ def sweep(
     """
     mapping = phase_map_of(phase_map)
     traces = [
-        open_for(paths, salvage=salvage, device=device, jobs=jobs, engine=engine)
+        open_for(paths, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
         for paths in recordings_among(recordings)
     ]
     from specanalyze.answers.sweep import sweep as run

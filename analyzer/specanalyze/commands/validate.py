@@ -40,7 +40,16 @@ def validate(
     Example: specanalyze validate trace.parquet
     """
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(
+        traces,
+        cycles=cycles,
+        node_map=node_map,
+        salvage=salvage,
+        device=device,
+        jobs=jobs,
+        engine=engine,
+        output=output,
+    )
     from specanalyze.answers.validate import validate as check
     from specanalyze.render.recording_name import short_name
     from specanalyze.render.terminal import console, table

@@ -76,7 +76,7 @@ def whatif(
     draft_steps: Annotated[
         int | None,
         typer.Option(
-            "--draft-steps", metavar="N", help="Draft steps of TRACE, where it does not say.", show_default=False
+            "--draft-steps", metavar="N", min=1, help="Draft steps of TRACE, where it does not say.", show_default=False
         ),
     ] = None,
     with_steps: Annotated[
@@ -84,6 +84,7 @@ def whatif(
         typer.Option(
             "--with-steps",
             metavar="N",
+            min=0,
             help="Draft steps of the second recording, where it does not say.",
             show_default=False,
         ),
@@ -115,10 +116,16 @@ def whatif(
     scales = [scale_of(text) for text in scale or ()] + [(*target_of(text), 0.0) for text in remove or ()]
     changes = Changes(tuple(scales), draft_tp, steps, tree)
     mapping = phase_map_of(phase_map)
-    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine)
-    other = None if second is None else open_recording(second, salvage=salvage, device=device, jobs=jobs, engine=engine)
+    trace = open_for(traces, cycles=cycles, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
+    other = (
+        None
+        if second is None
+        else open_recording(second, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
+    )
     truth = (
-        None if against is None else open_recording(against, salvage=salvage, device=device, jobs=jobs, engine=engine)
+        None
+        if against is None
+        else open_recording(against, salvage=salvage, device=device, jobs=jobs, engine=engine, output=output)
     )
 
     result = what_if(

@@ -210,4 +210,4 @@ def _chrome(
 
 
 def _rank_part(key: str) -> str:
-    return f"rank{key}" if key.isdigit() else re.sub(r"[^A-Za-z0-9_-]+", "-", key)
+    return f"rank{key}" if key.isdecimal() else re.sub(r"[^A-Za-z0-9_-]+", "-", key)

@@ -14,6 +14,7 @@ from specanalyze.attribution.instances import cycle_numbers
 from specanalyze.columns import Ints
 from specanalyze.formats.event_frame import DTYPES
 from specanalyze.trace import RankTrace, Trace
+from specanalyze.whole_number import MOST, whole_number
 from specschema.errors import TraceError, UsageError
 from specschema.events import COLUMN_NAMES
 from specschema.phases import BUCKETS, PHASE_KEYS
@@ -43,7 +44,7 @@ class ExportedRank:
     @property
     def label(self) -> str:
         """``rank 3``, or ``pid4242`` where only the process is known."""
-        return f"rank {self.trace.key}" if self.trace.key.isdigit() else self.trace.key
+        return f"rank {self.trace.key}" if self.trace.key.isdecimal() else self.trace.key
 
     @property
     def pid(self) -> int:
@@ -71,9 +72,10 @@ def parse_cycles(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     first, colon, last = text.partition(":")
-    if not colon or not all(part == "" or part.isdigit() for part in (first, last)):
-        raise UsageError(f"--cycles {text}: write A:B for cycles A to B-1, such as 10:20")
-    low, high = int(first or 0), int(last) if last else np.iinfo(np.int64).max
+    ends = [whole_number(part) for part in (first or "0", last or MOST)]
+    if not colon or ends[0] is None or ends[1] is None:
+        raise UsageError(f"--cycles {text[:40]}: write A:B for cycles A to B-1, such as 10:20")
+    low, high = ends[0], ends[1] if last else np.iinfo(np.int64).max
     if low >= high:
         raise UsageError(f"--cycles {text}: holds no cycle")
     return low, int(high)

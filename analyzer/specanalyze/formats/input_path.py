@@ -36,7 +36,7 @@ def usable(path: Path) -> Path:
     """
     try:
         kind = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a zero byte is a ValueError
         raise UsageError(f"{path}: no such file or folder") from None
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from None

@@ -21,6 +21,7 @@ from specanalyze.formats.recordings import RankFile, refuse_two_recordings
 from specanalyze.reading_progress import Reading
 from specanalyze.remote_path import path_of
 from specanalyze.trace import RankSource, RankTrace, Trace
+from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, 
 
 def rank_in_key(key: str) -> int:
     """``"3"`` -> 3; -1 for a key that names a process only."""
-    return int(key) if key.isdigit() else -1
+    number = whole_number(key)
+    return -1 if number is None else number
 
 
 def _read_enriched(source: RankSource, files: sidecars.Sidecars, warnings: list[str], *, salvage: bool) -> RankTrace:

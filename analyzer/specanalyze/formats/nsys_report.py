@@ -26,6 +26,7 @@ from specanalyze.formats.nsys_sessions import Session, refuse_unrelated, span
 from specanalyze.formats.nsys_sqlite import SqliteTables
 from specanalyze.formats.recordings import rank_in_name
 from specanalyze.trace import RankSource, RankTrace, Trace
+from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError, UsageError
 from specschema.figures import counted, were
 
@@ -165,7 +166,7 @@ def _facts(tables: nsys.Tables, warnings: list[str]) -> dict[str, Any]:
         pairs.update(zip(rows["name"].to_list(), rows["value"].to_list(), strict=True))
     schema = pairs.get("EXPORT_SCHEMA_VERSION") or ""
     major = schema.split(".")[0]
-    if major.isdigit() and int(major) > _NEWEST_MAJOR:
+    if (whole_number(major) or 0) > _NEWEST_MAJOR:
         warnings.append(
             f"{tables.name} has export schema {schema}, newer than this reader knows ({_NEWEST_MAJOR}.x): check a figure against nsys stats"
         )

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from specanalyze.formats.file_text import FileText
 from specanalyze.formats.kineto_columns import Row, decode
+from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError
 
 _MERGED_NAME: Final = re.compile(r"merged-.+\.json(?:\.gz)?")
@@ -78,5 +79,6 @@ def _rows_of(start: str, text: bytes) -> list[Row]:
     rows = [row for row in decode(text) if isinstance(row.pid, str) and row.pid.startswith(start)]
     for row in rows:
         process = str(row.pid).removeprefix(start)
-        row.pid = int(process) if process.isdigit() else process
+        number = whole_number(process)
+        row.pid = process if number is None else number
     return rows

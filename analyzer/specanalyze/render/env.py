@@ -63,7 +63,7 @@ def _belongs(name: str, section: str) -> bool:
 def with_unit(name: str, value: str) -> str:
     """``power_limit``, ``700000`` -> ``700000 mW``."""
     unit = next((unit for pattern, unit in _UNITS if pattern.search(name)), None)
-    return f"{value} {unit}" if unit is not None and value.isdigit() else value
+    return f"{value} {unit}" if unit is not None and value.isdecimal() else value
 
 
 def shown(pairs: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[str]]:

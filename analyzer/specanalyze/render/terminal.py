@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specanalyze.render.table_fit import GAP, fit, shorten
+from specanalyze.whole_number import whole_number
 
 BAR_WIDTH = 16
 PIPE_WIDTH = 120
@@ -23,7 +24,7 @@ def console() -> Console:
         return Console(highlight=False)
     import os
 
-    width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
+    width = whole_number(os.environ.get("COLUMNS", "")) or PIPE_WIDTH
     return Console(highlight=False, width=max(width, 40))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from specanalyze.answers.best_setting import in_order
 from specanalyze.answers.sweep import Sweep, sweep_measured
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import recording, shown_as, variable
@@ -138,7 +139,7 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
     frame = pl.concat([measured, predicted])
     order = sorted(
         frame.get_column("x").unique().to_list(),
-        key=lambda x: (0, float(x)) if x.replace(".", "", 1).isdigit() else (1, 0.0),
+        key=in_order,
     )
     base = alt.Chart(rows(frame), height=260).encode(
         x=alt.X("x:O", sort=order, title=result.over.replace("_", " "), axis=alt.Axis(labelAngle=0))
