@@ -151,16 +151,17 @@ def _replays(
     call: Array, graph: NDArray[np.bool_], settled: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.uint32], Ints]:
     """Rows of graph launches that are not settled, call by call, each in order of start; and where the calls begin, and the end."""
-    parts = []
+    parts, calls_of = [], []
     of_graph = np.append(graph, False)  # the last is that of rows without a call
     for low in range(0, max(1, len(call)), _SLICE):
-        part = slice(low, low + _SLICE)
-        inside = of_graph[call[part]]
+        asked = call[low : low + _SLICE]
+        inside = of_graph[asked]
         if settled is not None:
-            inside &= ~settled[part]
-        parts.append((np.flatnonzero(inside) + low).astype(np.uint32))
-    rows = np.concatenate(parts)
-    of_row = call[rows]
+            inside &= ~settled[low : low + _SLICE]
+        found = np.flatnonzero(inside)
+        calls_of.append(asked[found])
+        parts.append((found + low).astype(np.uint32))
+    rows, of_row = np.concatenate(parts), np.concatenate(calls_of)
     begins = _begins(of_row)
     calls = of_row[begins]
     if bool((calls[1:] <= calls[:-1]).any()):  # replays overlap, or are not in the order of their calls

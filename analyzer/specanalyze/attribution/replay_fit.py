@@ -68,14 +68,22 @@ class Fits:
         """
         codes, width = look.tobytes(), look.itemsize
         numbers = []
+        last: dict[
+            tuple[int, int], tuple[bytes, int]
+        ] = {}  # comparing with the last one of this length is faster than a hash
         places = zip(graph_id.tolist(), (width * bounds[:-1]).tolist(), (width * bounds[1:]).tolist(), strict=True)
         for graph, low, high in places:  # one turn a replay
+            before = last.get((graph, high - low))
+            if before is not None and codes.startswith(before[0], low):
+                numbers.append(before[1])
+                continue
             key = graph, codes[low:high]
             number = self._known.get(key)
             if number is None:
                 self._known[key] = number = len(self.found)
                 looks = [self._looks[code] for code in look[low // width : high // width].tolist()]
                 self.found.append(self._compared(graph, looks))
+            last[graph, high - low] = key[1], number
             numbers.append(number)
         return np.array(numbers, dtype=np.int64)
 
