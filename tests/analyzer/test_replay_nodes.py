@@ -369,6 +369,33 @@ def test_a_fit_says_its_nodes_or_why_there_are_none() -> None:
     assert fits.of(graphs[1:2], np.array([0, 1], dtype=np.uint16), np.array([0, 2])).tolist() == [1]
 
 
+def test_replays_have_the_number_of_the_first_that_is_like_them() -> None:
+    """By graph and all their activities: of one length or several, one after another or with others between."""
+    nodes = NodeMap.of(traces.events([node(4, 0, "", ""), node(4, 1, "", ""), node(5, 0, "", ""), node(5, 1, "", "")]))
+    fits = Fits(nodes, [(ADD, "kernel"), (GEMM, "kernel"), (MOE, "kernel")])
+    replays = [
+        (4, [0, 0], 0),
+        (4, [0, 0], 0),
+        (5, [0, 0], 1),
+        (4, [0, 1], 2),
+        (4, [0, 0], 0),
+        (4, [0], 3),
+        (4, [0, 1], 2),
+        (4, [0, 1, 2], 4),
+        (4, [0, 1, 1], 5),
+        (5, [0, 0], 1),
+        (4, [0], 3),
+    ]
+    bounds = np.cumsum([0, *(len(look) for _, look, _ in replays)])
+    look = np.array([code for _, codes, _ in replays for code in codes], dtype=np.uint16)
+    graph = np.array([graph for graph, _, _ in replays])
+    assert fits.of(graph, look, bounds).tolist() == [number for _, _, number in replays]
+    rows = [None if fit.rows is None else fit.rows.tolist() for fit in fits.found]
+    assert rows == [[0, 1], [2, 3], [0, 1], None, None, None]
+    # what has been compared is known from then on
+    assert fits.of(np.array([5, 5]), np.array([0, 0, 0], dtype=np.uint16), np.array([0, 2, 3])).tolist() == [1, 6]
+
+
 def test_ids_are_believed_replay_by_replay() -> None:
     """Of four replays with ids, one ran a kernel of another name than its node had: none of its rows is placed by id or order."""
     maps = [node(0, i, "", "") | {"name": name} for i, name in enumerate((ADD, GEMM))]
