@@ -271,8 +271,9 @@ def disarm(
 def merge(
     folder: Folder = None,
     recording: Annotated[
-        Optional[int], typer.Option(min=1, help="Number of the recording; the last one by default.")
-    ] = None,  # noqa: UP045
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Number of the recording; the last one by default."),
+    ] = None,
     ranks: Annotated[Optional[int], typer.Option(min=1, help="Ranks the server should have.")] = None,  # noqa: UP045
     output: Output = Path("trace.parquet"),
     force: Force = False,
