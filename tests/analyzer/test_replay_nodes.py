@@ -394,6 +394,10 @@ def test_replays_have_the_number_of_the_first_that_is_like_them() -> None:
     assert rows == [[0, 1], [2, 3], [0, 1], None, None, None]
     # what has been compared is known from then on
     assert fits.of(np.array([5, 5]), np.array([0, 0, 0], dtype=np.uint16), np.array([0, 2, 3])).tolist() == [1, 6]
+    # a replay that begins as a shorter one does
+    fits = Fits(nodes, [(ADD, "kernel"), (GEMM, "kernel")])
+    look = np.array([0, 1, 1, 0, 0], dtype=np.uint16)
+    assert fits.of(np.array([4, 4, 4]), look, np.array([0, 1, 2, 5])).tolist() == [0, 1, 2]
 
 
 def test_ids_are_believed_replay_by_replay() -> None:
