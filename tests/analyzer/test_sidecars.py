@@ -72,7 +72,7 @@ def test_stamps_become_ranges_of_the_launching_thread_where_the_trace_has_none()
         ("phase", "spec.verify", 1200, 200, 0, 2, None, None),
         ("cycle", "spec.cycle", 2100, 300, None, 3, [1], [0]),
     ]
-    assert warnings == ["a.cycles.json: 1 ranges cross the edge of the recording and were left out"]
+    assert warnings == ["a.cycles.json: 1 range across the edge of the recording left out"]
     added = events.filter(pl.col("kind").is_in(["cycle", "phase"]))
     assert added.select("pid", "tid", "rank").unique().rows() == [(7, 8, 2)]
     assert added["mode"].drop_nulls().unique().to_list() == ["speculative"]

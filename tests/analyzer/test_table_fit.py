@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from specanalyze.render.terminal import table
+from specanalyze.render.terminal import console, table
 
 COLUMNS = [("phase", "left"), ("sum ms", "right"), ("p90 us", "right")]
 ROWS = [["void moe::dev::finalize::finalizeKernel<moe::dev::finalize::KernelParams>", "verify", "123.456", "7.8"]]
@@ -55,3 +55,16 @@ def test_numbers_are_whole_or_absent_however_narrow(width: int, monkeypatch: pyt
     said = " ".join(" ".join(lines).split())
     assert f"no room at {width} columns for: figure" in said
     assert all(f"figure {n}" in said for n in range(6))
+
+
+def test_numbers_stay_whole_where_only_a_label_and_a_meaning_stand_beside_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 40 columns accept printed 2.00 for 2.000, because the meaning kept more than there was."""
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = (("figure", "left"), ("value", "right"), ("meaning", "left"))
+    rows = (("accepted draft tokens", "12345.678", "a long sentence of several words"),)
+    console().print(table("Acceptance", columns, rows))
+    shown = capsys.readouterr().out
+    assert "accepted draft tokens  12345.678" in shown
+    assert max(map(len, shown.splitlines())) <= 40

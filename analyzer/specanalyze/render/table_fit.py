@@ -15,7 +15,9 @@ from rich.text import Text
 GAP = 2
 """Blanks between two columns."""
 LEAST = 14
-"""Columns that the text column keeps, even if the line then exceeds the terminal."""
+"""Columns that the text column keeps as long as there are others that can go."""
+NARROWEST = 6
+"""Columns that it keeps where nothing else can go: were it wider than the terminal leaves, rich would cut the numbers."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def fit(
         room += widths[gone] + GAP
     if elastic is None or room >= needed:
         return Fit(tuple(kept), elastic, None)
-    return Fit(tuple(kept), elastic, max(room, min(LEAST, needed)))
+    return Fit(tuple(kept), elastic, max(room, min(NARROWEST, needed)))
 
 
 def shorten(cell: Text, side: str, width: int) -> Text:
