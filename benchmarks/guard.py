@@ -75,10 +75,16 @@ def json_text(data: Path) -> Ratios:
 
 def parquet(data: Path) -> Ratios:
     """Reading and breaking down trace.parquet."""
-    table = inputs.events(data, 1, ranks=2)
-    rates = [_printed([sys.executable, "-m", "benchmarks.partition_rate", table, "5"]) for _ in range(ROUNDS)]
+    table, mapped = (inputs.events(data, 1, ranks=2, node_map=name) for name in (None, "order"))
+    rates: list[Any] = []
+    with_map: list[Any] = []
+    for _ in range(ROUNDS):
+        for path, runs in ((table, rates), (mapped, with_map)):
+            runs.append(_printed([sys.executable, "-m", "benchmarks.partition_rate", path, "5"]))
+    more = [b["breakdown_cpu_s"] / a["breakdown_cpu_s"] for a, b in zip(rates, with_map, strict=True)]
     return {
         "Parquet to breakdown, 1 million events / reading": statistics.median(r["times_reading"] for r in rates),
+        "Parquet to breakdown with a node map / without": statistics.median(more),
         "bytes of trace.parquet an event": table.stat().st_size / rates[0]["events"],
     }
 
