@@ -30,7 +30,7 @@ def draw(result: Comparison) -> None:
         ("after ms", "right"),
         ("change ms", "right"),
         (f"{percent(LEVEL, 0)} bounds", "right"),
-        ("change", "right"),
+        ("change\n%", "right"),
         ("verdict", "left"),
     ]
     out.print(
@@ -62,7 +62,7 @@ def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
                 milliseconds(r["after_ns"]),
                 _signed(r["change_ns"]),
                 bounds,
-                change(r["change_share"]),
+                change(r["change_share"]).removesuffix(" %"),
                 Text(r["verdict"], style=_STYLE.get(r["verdict"], "dim")),
             ]
         )

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from specanalyze.diagnosis.diagnose import Diagnosis
 from specanalyze.render.recording_name import short_name
-from specanalyze.render.terminal import console, milliseconds, notes
+from specanalyze.render.terminal import Prose, console, milliseconds, notes
 from specschema.figures import percent
 
 
@@ -22,15 +22,15 @@ def draw(result: Diagnosis) -> None:
         out.print("no finding")
         out.print()
     for number, row in enumerate(result.findings.iter_rows(named=True), 1):
-        out.print(Text(f"{number}. {row['title']}", style="bold"))
-        out.print(Padding(Text(f"{_win(row)}; confidence {row['confidence']}", style="green"), (0, 0, 0, 3)))
+        out.print(Prose(f"{number}. {row['title']}", "bold"))
+        out.print(Padding(Prose(f"{_win(row)}; confidence {row['confidence']}", "green"), (0, 0, 0, 3)))
         for line in row["evidence"]:
-            out.print(Padding(Text(f"· {line}"), (0, 0, 0, 3)))
+            out.print(Padding(Prose(f"· {line}"), (0, 0, 0, 3)))
         if row["withheld"] is not None:
-            out.print(Padding(Text(f"advice {row['withheld']}", style="yellow"), (0, 0, 0, 3)))
+            out.print(Padding(Prose(f"advice {row['withheld']}", "yellow"), (0, 0, 0, 3)))
         else:
-            out.print(Padding(Text(f"turn: {row['knob']}"), (0, 0, 0, 3)))
-        out.print(Padding(Text(f"wrong if: {row['disproof']}", style="dim"), (0, 0, 0, 3)))
+            out.print(Padding(Prose(f"turn: {row['knob']}"), (0, 0, 0, 3)))
+        out.print(Padding(Prose(f"wrong if: {row['disproof']}", "dim"), (0, 0, 0, 3)))
         out.print()
     said = []
     wins = result.findings.filter(pl.col("win_ns_per_cycle") > 0)

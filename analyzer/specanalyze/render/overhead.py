@@ -5,7 +5,7 @@ from __future__ import annotations
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.overhead import Overhead
 from specanalyze.render.recording_name import short_name
-from specanalyze.render.terminal import console, milliseconds, notes, table
+from specanalyze.render.terminal import Prose, console, milliseconds, notes, table
 from specschema.figures import change, counted, percent
 
 ROWS = 40
@@ -18,9 +18,9 @@ def draw(result: Overhead) -> None:
     if result.effect is None:
         out.print("What observing cost is not known.", style="bold")
     else:
-        out.print(_sentence("Observing made a cycle", result.effect), style="bold")
+        out.print(Prose(_sentence("Observing made a cycle", result.effect), "bold"))
     if result.drift is not None:
-        out.print(_sentence("After the windows a cycle was, against before,", result.drift))
+        out.print(Prose(_sentence("After the windows a cycle was, against before,", result.drift)))
     rows = [
         [
             row["rank"],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +19,8 @@ from specanalyze.whole_number import whole_number
 BAR_WIDTH = 16
 PIPE_WIDTH = 120
 """Columns when stdout is no terminal and COLUMNS is not set: a file has no edge, but a reader has."""
+
+_UNIT = r"(?:%|[num]?s|[KMG]?i?B|tok/s|GB/s)(?![\w/])"
 
 
 def console() -> Console:
@@ -92,6 +97,20 @@ def table(
     return drawn
 
 
+@dataclass(frozen=True)
+class Prose:
+    """A sentence, broken into lines where it must be, but never between a figure and its unit."""
+
+    text: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        glued = re.sub(rf"(?<=\d) (?={_UNIT})", "\xa0", self.text)
+        # textwrap breaks at ASCII spaces only; rich would break at the glue, too.
+        lines = textwrap.wrap(glued, max(options.max_width, 1), break_on_hyphens=False) or [""]
+        yield Text("\n".join(lines).replace("\xa0", " "), style=self.style)
+
+
 def milliseconds(ns: float | None) -> str:
     """Nanoseconds as ms with three decimals (one microsecond); a dash where there is no number."""
     return "–" if ns is None else f"{ns / 1e6:.3f}"
@@ -100,4 +119,4 @@ def milliseconds(ns: float | None) -> str:
 def notes(out: Console, lines: Iterable[str]) -> None:
     """Remarks under a table, each on its own line(s)."""
     for line in lines:
-        out.print(Text(f"· {line}", style="dim"))
+        out.print(Prose(f"· {line}", "dim"))

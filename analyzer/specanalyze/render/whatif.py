@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import polars as pl
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from specanalyze.answers.prediction_check import PredictionCheck
 from specanalyze.answers.whatif import WhatIf
 from specanalyze.render.recording_name import distinct_names
-from specanalyze.render.terminal import console, milliseconds, table
+from specanalyze.render.terminal import Prose, console, milliseconds, table
 from specschema.figures import change, percent
 
 _MOVED_NS = 500.0
@@ -65,7 +66,7 @@ def draw(result: WhatIf) -> None:
         _draw_check(out, result, result.against)
     out.print(Text("assumptions", style="bold"))
     for line in result.assumptions:
-        out.print(Text(f"  · {line}"))
+        out.print(Padding(Prose(f"· {line}"), (0, 0, 0, 2), expand=False))
 
 
 def _names(result: WhatIf) -> list[str]:
@@ -92,7 +93,7 @@ def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
         rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", f"{true:.1f}", f"{predicted - true:+.1f}", off])
     out.print(table(f"against {_names(result)[1]}", columns, rows, spare=("now ms",)))
     for line in check.differences:
-        out.print(Text(f"  differs: {line}", style="dim"))
+        out.print(Padding(Prose(f"differs: {line}", "dim"), (0, 0, 0, 2), expand=False))
     out.print()
     share = _SHOWN_SHARE * check.measured_ns
     off_rows = check.table.filter(pl.col("error_ns").abs() >= share).sort(pl.col("error_ns").abs(), descending=True)
