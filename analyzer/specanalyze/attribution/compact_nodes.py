@@ -105,8 +105,6 @@ class PlacedRows:
 
 def ids_of(nodes: RankNodes, device: DeviceRows) -> ById | None:
     """Nodes by the ids that rows carry; ``device.id`` still has correlation ids."""
-    if not len(device.ran) or not len(device.node):
-        return None
     return by_id(nodes.map, nodes.looks, device.look, device.ran, device.node, device.id)
 
 

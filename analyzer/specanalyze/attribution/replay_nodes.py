@@ -136,7 +136,7 @@ def by_id(
     Args:
         nodes: of the rank.
         looks: what ``look`` stands for.
-        look, graph_id, ordinal, correlation: of each activity; ids are -1 where unknown.
+        look, graph_id, ordinal, correlation: of each activity; ids are -1 where unknown, those of graphs or nodes empty where all are.
 
     Returns:
         None where no activity carries ids.
