@@ -34,7 +34,9 @@ def test_the_words_are_of_the_patterns_as_they_are() -> None:
     """python -m specschema.required_words"""
     written = FILE.read_text(encoding="utf-8")
     assert written == text()
-    assert written.count('"cross_device_reduce_1stage"') == 1  # the families' words stand once, though both tables have them
+    assert (
+        written.count('"cross_device_reduce_1stage"') == 1
+    )  # the families' words stand once, though both tables have them
 
 
 def test_the_words_are_used() -> None:
