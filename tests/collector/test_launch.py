@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from speccollect import plugin
 from speccollect.control import prepare_folder
@@ -63,6 +64,17 @@ def test_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
     done = speccollect("run", cwd=tmp_path)
     assert done.returncode == 2
     assert "needs the server's command" in done.stderr
+
+
+def test_nothing_is_compiled_for_a_command_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from speccollect.cli import app
+
+    compiled: list[bool] = []
+    monkeypatch.setattr(app, "_build_once", lambda: compiled.append(True))
+    for command in ([], ["--", "no-such-server"]):
+        with pytest.raises(UsageError):
+            CliRunner().invoke(app.app, ["run", *command], catch_exceptions=False)
+    assert not compiled
 
 
 def test_exit_code_is_the_servers_own(tmp_path: Path) -> None:
@@ -143,7 +155,9 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pid", "code", "words"), [(os.getpid(), 0, ""), (2**22 - 1, 1, "have gone (rank 0 was process 4194303)")]
+    ("pid", "code", "words"),
+    [(os.getpid(), 0, ""), (2**22 - 1, 1, "have gone (rank 0 was process 4194303)")],
+    ids=["alive", "gone"],  # the same in each worker that collects the tests
 )
 def test_arm_tells_whether_anybody_hears_it(tmp_path: Path, pid: int, code: int, words: str) -> None:
     folder = prepare_folder(tmp_path / "folder").parent
