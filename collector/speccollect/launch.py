@@ -49,8 +49,8 @@ def nsys_command(command: Sequence[str], output: str) -> list[str]:
     ]
 
 
-def launch(command: Sequence[str], folder: Path, *, nsys_output: str | None = None) -> None:
-    """Become the server: this process is replaced, so signals and exit codes are the server's own.
+def server_command(command: Sequence[str], nsys_output: str | None = None) -> list[str]:
+    """What to execute.
 
     Raises:
         UsageError: no command, or one that does not exist.
@@ -62,4 +62,14 @@ def launch(command: Sequence[str], folder: Path, *, nsys_output: str | None = No
     arguments = list(command) if nsys_output is None else nsys_command(command, nsys_output)
     if shutil.which(arguments[0]) is None:
         raise UsageError(f"{arguments[0]} is not a command on this machine")
+    return arguments
+
+
+def launch(command: Sequence[str], folder: Path, *, nsys_output: str | None = None) -> None:
+    """Become the server: this process is replaced, so signals and exit codes are the server's own.
+
+    Raises:
+        UsageError: no command, or one that does not exist.
+    """
+    arguments = server_command(command, nsys_output)
     os.execvpe(arguments[0], arguments, server_environment(folder, os.environ))

@@ -99,9 +99,10 @@ def run(
     import os
 
     from speccollect.config import BACKEND_VARIABLE
-    from speccollect.launch import launch
+    from speccollect.launch import launch, server_command
 
     _windows("", backend=backend)
+    server_command(context.args, nsys_output if nsys else None)  # refused before anything is compiled
     if backend == "cupti":  # graphs are captured long before anything is armed
         os.environ[BACKEND_VARIABLE] = backend
     _build_once()
