@@ -23,6 +23,7 @@ from specanalyze.answers.accept import (
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, rank_cycles
 from specanalyze.cli import run
 from specanalyze.formats.load import open_trace
+from specanalyze.render.accept import draw
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 
@@ -56,6 +57,19 @@ MIXED_RUN = (
 
 def recording(*rows: dict[str, Any], **more: Any) -> Trace:
     return dataclasses.replace(traces.trace(traces.rank_trace(rows)), **more)
+
+
+@pytest.mark.parametrize(("committed", "cut"), [(3, 0), (2, 1), (1, 2)])
+def test_tokens_beyond_a_request_s_end_are_counted(
+    committed: int, cut: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = cycle(
+        1, "speculative", request_ids=["a"], draft_tokens=4, accept_lengths=[committed], accepted_draft_tokens=[2]
+    )
+    result = accepts_of_trace(recording(row))
+    assert result.beyond_the_end == cut
+    draw(result, accept_frame(result, "position"), "position")
+    assert ("beyond the end of a request" in capsys.readouterr().out) == bool(cut)
 
 
 def test_only_verify_steps_with_a_known_length_count() -> None:

@@ -86,6 +86,12 @@ class Accepts:
         return self.accept_length - 1
 
     @property
+    def beyond_the_end(self) -> int:
+        """Tokens that the verifier took and the server cut: what lies behind a stop token or the token limit."""
+        known = self.steps.filter(pl.col("accepted").is_not_null())
+        return int((known.get_column("accepted").cast(pl.Int64) + 1 - known.get_column("committed")).clip(0).sum())
+
+    @property
     def draft_accept_rate(self) -> float | None:
         """The verifier's own accepted / drafted; None where draft lengths are not recorded."""
         both = self.steps.filter(pl.col("drafted").is_not_null() & pl.col("accepted").is_not_null())

@@ -8,7 +8,7 @@ from rich.text import Text
 from specanalyze.answers.accept import Accepts
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import console, notes, share_bar, table
-from specschema.figures import counted, percent
+from specschema.figures import counted, percent, were
 
 ROWS = 40
 """Longer tables are cut here; --output writes all of it."""
@@ -103,6 +103,11 @@ def _remarks(result: Accepts, frame: pl.DataFrame) -> list[str]:
     if result.excluded:
         listed = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.excluded.items())
         said.append(f"no verify steps, left out: {listed}")
+    if result.beyond_the_end:
+        said.append(
+            f"{counted(result.beyond_the_end, 'verified token')} beyond the end of a request {were(result.beyond_the_end)} not committed: "
+            "accepted tokens + one a step count that many more"
+        )
     server = result.server
     if server is None:
         said.append("the server's own count is not in this recording")
