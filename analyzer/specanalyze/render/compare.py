@@ -38,7 +38,7 @@ def draw(result: Comparison) -> None:
             " -> ".join(distinct_names((result.before, result.after))),
             columns,
             _rows(result.table),
-            spare=("after ms", "before ms"),
+            spare=("after ms", "before ms", f"{percent(LEVEL, 0)} bounds"),
         )
     )
     out.print()

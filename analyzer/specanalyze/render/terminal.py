@@ -64,7 +64,9 @@ def table(
     fitted = fit(headers, sides, cells, spare, width)
     lost = [h.replace("\n", " ") for at, h in enumerate(headers) if at not in fitted.kept and h]
     if lost:
-        caption = "\n".join([*([caption] if caption else []), f"no room at {width} columns for: {', '.join(lost)}"])
+        caption = "\n".join(
+            [*([caption] if caption else []), f"no room at {width} columns for: {', '.join(dict.fromkeys(lost))}"]
+        )
     drawn = Table(
         title=escape(title),
         title_justify="left",
