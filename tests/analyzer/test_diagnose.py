@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
     "draft_steps": Case(
         first_recording(), replace(TWO, acceptance=(0.85, 0.2)), "5 draft steps may be too many: 2 would give"
     ),
-    "draft_allreduce": Case(SHARDED, TWO, "the draft model pays 3.000 ms a cycle for tensor parallelism over 2 GPUs"),
+    "draft_allreduce": Case(SHARDED, TWO, "the draft model pays 3.000 ms a cycle for tensor parallelism over 2 ranks"),
     "wiring": Case(
         replace(TWO, acceptance=PATTERNS["bad"]), replace(TWO, acceptance=PATTERNS["good"]), "wired wrongly"
     ),

@@ -326,6 +326,9 @@ def test_two_recordings_are_refused(tmp_path: Path) -> None:
     files = [_file(tmp_path / f"{i}.parquet", _rows(0), recording={"id": i, "started_ns": 99}) for i in range(2)]
     with pytest.raises(TraceError, match=r"^two recordings: rank 0 is in 0\.parquet and 1\.parquet"):
         read_trace(files)
+    files.append(_file(tmp_path / "2.parquet", _rows(0), recording={"id": 2, "started_ns": 99}))
+    with pytest.raises(TraceError, match=r"^3 recordings: rank 0 is in 0\.parquet, 1\.parquet and 2\.parquet"):
+        read_trace(files)
 
 
 def test_row_group_of_two_ranks_is_refused(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def _scale(m: Measured, state: PredictedCycle, phase: str | None, bucket: str, f
         said += (
             ": its transfer; waiting for late ranks stays as it is"
             if known
-            else ": waiting for late ranks included, because one rank's recording cannot tell it apart (the gain is an upper bound)"
+            else ": waiting for late ranks included, because this recording cannot tell it apart (the gain is an upper bound)"
         )
     state.assumptions.append(said + "; what runs beside it does not become visible")
 

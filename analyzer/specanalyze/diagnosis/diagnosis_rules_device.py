@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from specanalyze.answers.advice import on_a_cpu
 from specanalyze.answers.measured import Measured
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
 from specschema.figures import percent
@@ -193,6 +194,8 @@ def sampling_on_path(s: Subject) -> Answer:
 
 def clocks_throttled(s: Subject) -> Answer:
     clocks = s.environment.get("clocks")
+    if not isinstance(clocks, dict) and on_a_cpu(s.m.trace):
+        return NotChecked("recorded on a CPU: there are no GPU clocks")
     if not isinstance(clocks, dict):
         return NotChecked(
             "GPU clocks are not recorded; the collector asks NVML for them, by the Python package nvidia-ml-py in the server's environment"

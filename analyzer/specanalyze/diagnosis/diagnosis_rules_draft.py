@@ -41,11 +41,11 @@ def draft_allreduce(s: Subject) -> Answer:
     win = talk - compute * (size - 1)
     evidence = (
         f"draft and re-extend take {ms(total)} a cycle, {ms(talk)} of it communication ({percent(talk / total, 0)})",
-        f"on one GPU its {ms(compute)} of compute would take up to {size} times as long",
+        f"on one rank its {ms(compute)} of compute would take up to {size} times as long",
     )
     if win <= 0:
         return None
-    title = f"the draft model pays {ms(talk)} a cycle for tensor parallelism over {size} GPUs"
+    title = f"the draft model pays {ms(talk)} a cycle for tensor parallelism over {size} ranks"
     return Found(title, evidence, MEDIUM, win, of=tuple((p, b) for p in phases for b in COMMUNICATION_BUCKETS))
 
 

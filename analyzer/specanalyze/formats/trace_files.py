@@ -164,10 +164,11 @@ def _ranks(files: Sequence[TraceFile]) -> dict[str, RankGroups]:
             known.parts.append((file, groups))
             identities.setdefault(key, {})[file.path] = _identity(file)
     for key, found in identities.items():
-        if len(set(map(repr, found.values()))) > 1:
-            names = " and ".join(path.name for path in found)
+        if (n := len(set(map(repr, found.values())))) > 1:
+            *first, last = (path.name for path in found)
+            names = f"{', '.join(first)} and {last}"
             raise TraceError(
-                f"two recordings: rank {key} is in {names}, which are not of one recording; choose one: give its files alone"
+                f"{'two' if n == 2 else n} recordings: rank {key} is in {names}, which are not of one recording; choose one: give its files alone"
             )
     return dict(sorted(ranks.items(), key=lambda item: (item[1].rank < 0, item[1].rank, item[0])))
 
