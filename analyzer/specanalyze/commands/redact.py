@@ -48,7 +48,9 @@ def redact_trace(
     if json:
         emit_json({"output": str(output), "redacted": dict(redaction.counts), "leaves": list(LEAVES)})
     else:
-        typer.echo(f"{output}: taken out: " + ("; ".join(f"{n} {w}" for w, n in redaction.counts.items()) or "nothing"))
+        typer.echo(
+            f"{output}: taken out: " + ("; ".join(f"{w}: {n}" for w, n in redaction.counts.items()) or "nothing")
+        )
         typer.echo("It still tells:\n" + "\n".join(f"- {line}" for line in LEAVES))
         typer.echo("Look at it once before you attach it: specanalyze env " + str(output))
     warn(trace.warnings)

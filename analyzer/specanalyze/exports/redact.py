@@ -170,7 +170,8 @@ def _rank(rank: RankTrace, redaction: Redaction) -> RankTrace:
 def _section(value: Any, name: str, redaction: Redaction) -> Any:
     """A metadata value without the texts that are not let through; lists keep their length, objects their members."""
     if name in _DROPPED:
-        redaction.counts[f"{name.rpartition('.')[2].strip('_')} (whole)"] += 1
+        if value:
+            redaction.counts[f"{name.rpartition('.')[2].strip('_')} (whole)"] += 1
         return None
     if isinstance(value, Mapping):
         return {_key(str(key), redaction): _section(inner, f"{name}.{key}", redaction) for key, inner in value.items()}
