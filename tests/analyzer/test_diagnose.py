@@ -410,3 +410,10 @@ def test_shares_and_figures_have_the_denominator_they_name() -> None:
     assert row["evidence"][0].endswith("the cycle, start to start: 27.280 ms")
     late = finding(diagnosed(CASES["straggler"].fault), "straggler")
     assert "of all waiting time (`ranks` counts instead: last in so many of the collectives)" in late["evidence"][0]
+
+
+def test_a_recording_on_a_cpu_has_no_gpu_clocks_to_ask_for() -> None:
+    trace = open_trace([Path(__file__).parents[1] / "cases" / "27-cpu-only-trace"], device="cpu")
+    not_checked = examine(measure(trace)).not_checked
+    assert not_checked["clocks_throttled"] == "recorded on a CPU: there are no GPU clocks"
+    assert not_checked["idle_gaps"].startswith("recorded on a CPU")

@@ -107,6 +107,12 @@ class Subject:
         """A phase, ns a cycle."""
         return sum(self.cells.get(phase, {}).values())
 
+    @property
+    def on_a_cpu(self) -> bool:
+        """Whether CPU operators stand in for device work."""
+        ranks = self.m.breakdown.ranks
+        return bool(ranks) and all(r.device == "cpu" for r in ranks)
+
     @cached_property
     def busy_ns(self) -> float:
         """Device time of a cycle as the partition gives it, ns."""

@@ -6,7 +6,6 @@ from typing import Final
 
 import polars as pl
 
-from specanalyze.answers.advice import on_a_cpu
 from specanalyze.answers.measured import Measured
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
 from specschema.figures import percent
@@ -194,7 +193,7 @@ def sampling_on_path(s: Subject) -> Answer:
 
 def clocks_throttled(s: Subject) -> Answer:
     clocks = s.environment.get("clocks")
-    if not isinstance(clocks, dict) and on_a_cpu(s.m.trace):
+    if not isinstance(clocks, dict) and s.on_a_cpu:
         return NotChecked("recorded on a CPU: there are no GPU clocks")
     if not isinstance(clocks, dict):
         return NotChecked(

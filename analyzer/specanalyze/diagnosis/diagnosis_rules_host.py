@@ -32,7 +32,7 @@ NOT_DISTORTED: Final = 1.05
 
 
 def idle_gaps(s: Subject) -> Answer:
-    if s.m.breakdown.ranks and all(r.device == "cpu" for r in s.m.breakdown.ranks):
+    if s.on_a_cpu:
         return NotChecked("recorded on a CPU: nothing is known about gaps on a device")
     if not s.m.controlled:
         traced = s.m.step_ns - s.busy_ns
@@ -69,7 +69,7 @@ def idle_gaps(s: Subject) -> Answer:
 def eager_verify(s: Subject) -> Answer:
     main = s.m.per_cycle.filter(pl.col("phase") == s.main)
     replays = float(main.get_column("replays").sum())
-    if replays or all(r.device == "cpu" for r in s.m.breakdown.ranks):
+    if replays or s.on_a_cpu:
         return None
     idle = sum(s.ns(b, s.main) for b in IDLE_BUCKETS)
     evidence = [f"no graph launch in {counted(main.height, f'{s.main} instance')}"]
