@@ -245,7 +245,7 @@ def disarm(
 ) -> None:
     """End the recording, and wait until every rank has closed its files."""
     from speccollect.control import disarm as write
-    from speccollect.control import read_command
+    from speccollect.control import read_command, recording_folder
     from speccollect.wait import wait_for_ranks
     from specschema.errors import TraceError
 
@@ -263,8 +263,14 @@ def disarm(
     command = write(place)
     for line in wait_for_ranks(place, command.recording, timeout):
         typer.echo(line, err=True)
+    written = any(recording_folder(place, command.recording).glob("*"))
     typer.echo(
-        f"recording {command.recording} has ended; merge it with: speccollect merge --dir {place} -o trace.parquet"
+        f"recording {command.recording} has ended"
+        + (
+            f"; merge it with: speccollect merge --dir {place} -o trace.parquet"
+            if written
+            else ": no rank has written a file, so there is nothing to merge"
+        )
     )
 
 
