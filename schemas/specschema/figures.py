@@ -23,6 +23,11 @@ def counted(n: int | None, noun: str) -> str:
     return f"{UNKNOWN if n is None else n} {noun if n == 1 else plural(noun)}"
 
 
+def about(n: float) -> str:
+    """A mean of counts: ``3``, ``7.7``."""
+    return f"{round(n, 1):g}"
+
+
 def plural(noun: str) -> str:
     """``activity`` -> ``activities``; of several words the last one changes."""
     if noun.endswith("y") and noun[-2:-1] not in "aeou":

@@ -9,7 +9,7 @@ import pytest
 
 import specanalyze
 import speccollect
-from specschema.figures import change, counted, percent
+from specschema.figures import about, change, counted, percent
 
 _OTHER_WAYS = re.compile(r"\{[^{}]*:\+?\.?\d*%\}|\{[^{}]*\* 100:[^{}]*\} ?%|[\d}]%(?!\d)")
 """``f"{share:.0%}"``, ``f"{share * 100:.1f} %"``, ``99%``."""
@@ -41,3 +41,7 @@ def test_percentages_are_written_in_one_place(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [line for line in lines if _OTHER_WAYS.search(line) and not any(typed in line for typed in _TYPED)]
     assert found == []
+
+
+def test_means_of_counts_are_rounded() -> None:
+    assert [about(n) for n in (3, 7.70588, 15.1304, 4096.0)] == ["3", "7.7", "15.1", "4096"]

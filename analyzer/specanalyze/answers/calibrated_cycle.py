@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specanalyze.answers.calibration import FEW
 from specanalyze.answers.measured import Measured
 from specschema.phases import IDLE_BUCKETS
 
@@ -18,7 +19,7 @@ def calibrated_cycle(m: Measured) -> tuple[dict[str, dict[str, float]], float, l
     factor = m.idle_factor
     if factor is None:
         warnings.append(
-            "no untraced control cycles: launch, gap and host times and the cycle are those of an observed run, too long; "
+            f"fewer than {FEW} untraced control cycles: launch, gap and host times and the cycle are those of an observed run, too long; "
             "a prediction that removes them is no ground for a decision"
         )
     else:

@@ -15,6 +15,7 @@ from specanalyze.answers.line_fit import fit_lines
 from specanalyze.answers.measured import Measured
 from specanalyze.answers.wiring import simulated
 from specschema.errors import TraceError
+from specschema.figures import about
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
 
 PER_TOKEN: Final = ("attention", "moe", "gemm", "other_compute")
@@ -155,7 +156,7 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
             if bucket in state.extreme.get("verify", {}):
                 state.extreme["verify"][bucket] = max(0.0, state.extreme["verify"][bucket] + slope * (after - tokens))
         state.assumptions.append(
-            f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst it grows by "
+            f"verify takes as long for {about(after)} tokens as for {about(tokens)}: it reads the same weights. At worst it grows by "
             f"{sum(slopes.values()) / 1e6:.3f} ms a token, as from plain decoding to it; plain decoding runs other kernels, so this "
             "line is too steep: a second speculating recording is better"
         )
@@ -180,12 +181,12 @@ def _verify_cost(m: Measured, state: PredictedCycle, tokens: float, after: float
             state.extreme["verify"][bucket] *= ratio
     if ratio > 1:
         state.assumptions.append(
-            f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At worst its compute grows "
+            f"verify takes as long for {about(after)} tokens as for {about(tokens)}: it reads the same weights. At worst its compute grows "
             f"{ratio:.2f} times (upper bound); a second recording at another token count (--with) replaces this assumption"
         )
     else:
         state.assumptions.append(
-            f"verify takes as long for {after:g} tokens as for {tokens:g}: it reads the same weights. At best its compute shrinks to "
+            f"verify takes as long for {about(after)} tokens as for {about(tokens)}: it reads the same weights. At best its compute shrinks to "
             f"{ratio:.2f} of it (lower bound); a second recording at another token count (--with) replaces this assumption"
         )
 

@@ -12,6 +12,7 @@ import polars as pl
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.answers.best_setting import Tried, best_setting, in_order, no_best
 from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
+from specanalyze.answers.calibration import FEW
 from specanalyze.answers.environment import argument, differences, environment_of
 from specanalyze.answers.line_fit import fit_lines
 from specanalyze.answers.measured import Measured, acceptance_of, measure_each
@@ -21,7 +22,7 @@ from specanalyze.answers.wiring import simulated
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError, UsageError
-from specschema.figures import are, counted, were
+from specschema.figures import about, are, counted, were
 from specschema.phases import BUCKETS
 
 DRAFT_STEPS: Final = "draft_steps"
@@ -160,7 +161,7 @@ def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values
     warnings += said_of_fit + _other_differences(recordings, over)
     if not all(m.controlled for m in recordings):
         warnings.append(
-            "some recordings have no untraced control cycles: their cycle times and tok/s are those of observed cycles, too slow"
+            f"some recordings have fewer than {FEW} untraced control cycles: their cycle times and tok/s are those of observed cycles, too slow"
         )
     if fit.height and any(m.transfer_share("verify") is not None for m in recordings):
         warnings.append(
@@ -265,7 +266,7 @@ def _fit(points: Sequence[_Point]) -> tuple[pl.DataFrame, int, list[str]]:
             empty,
             0,
             [
-                f"all recordings verify {tokens[0]:g} tokens: fixed and per-token cost cannot be told apart; record another step count"
+                f"all recordings verify {about(tokens[0])} tokens: fixed and per-token cost cannot be told apart; record another step count"
                 if len(tokens)
                 else "no point has enough whole cycles"
             ],

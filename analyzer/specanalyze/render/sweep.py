@@ -11,7 +11,7 @@ from rich.text import Text
 from specanalyze.answers.sweep import DRAFT_STEPS, Sweep
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
-from specschema.figures import counted, percent
+from specschema.figures import about, counted, percent
 
 _LONGEST: Final = 18
 """Columns of a recording's name in a table."""
@@ -63,7 +63,7 @@ def _points(result: Sweep) -> object:
         rows.append(
             [
                 r["x"],
-                "–" if r["tokens"] is None else f"{r['tokens']:g}",
+                "–" if r["tokens"] is None else about(r["tokens"]),
                 milliseconds(r["draft_ns"]),
                 milliseconds(r["verify_ns"]),
                 milliseconds(r["draft_extend_ns"]),
