@@ -10,7 +10,7 @@ import pytest
 
 from specanalyze.cli import run
 from specanalyze.commands.env import flat
-from specanalyze.render.env import LONGEST, cut, shown, with_unit
+from specanalyze.render.env import LONGEST, cut, draw, shown, with_unit
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "sglang_tp2_eagle3_steps2.parquet"
 
@@ -85,3 +85,10 @@ def test_events_that_are_cut_are_not_seen_and_that_is_said(
     assert "whether the events behind it are whole, `specanalyze validate` tells" in capsys.readouterr().out
     assert run(["validate", str(path)]) == 1
     assert "ends early" in capsys.readouterr().err
+
+
+def test_an_empty_list_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    draw(
+        "a.parquet", {"environment": {"command_line": []}}, flat({"environment": {"command_line": []}}), everything=True
+    )
+    assert ["command_line", "none"] in [line.split() for line in capsys.readouterr().out.splitlines()]

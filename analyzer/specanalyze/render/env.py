@@ -49,7 +49,9 @@ def draw(name: str, sections: Mapping[str, Any], pairs: Sequence[tuple[str, str]
     out.print(Text(f"{short_name(name)}: what ran", style="bold"))
     for section in sorted((n for n, value in sections.items() if value), key=lambda n: n != "environment"):
         own = [(n.removeprefix(section).removeprefix("."), v) for n, v in kept if _belongs(n, section)]
-        out.print(table(section, [("name", "left"), ("value", "left")], [(n, with_unit(n, v)) for n, v in own]))
+        out.print(
+            table(section, [("name", "left"), ("value", "left")], [(n, with_unit(n, v) or "none") for n, v in own])
+        )
     if not sections.get("environment"):
         said.append("the trace does not say what it ran on; the collector records it")
     said.append("read from metadata alone: whether the events behind it are whole, `specanalyze validate` tells")
