@@ -26,7 +26,7 @@ _COLLECTED: Final[Mapping[str, str]] = {
     SETTINGS: "the collector could not tell it in this process, or it was redacted",
 }
 _ON_A_CPU: Final[Mapping[str, str]] = {
-    NODE_MAP: "it was recorded on a CPU, where no CUDA graph is captured: record on a GPU",
+    NODE_MAP: "it was recorded on a CPU, where no CUDA graph is captured: record on a GPU, or eager work by module with --windows modules",
     SETTINGS: "it was recorded on a CPU, where no such library is loaded",
 }
 
