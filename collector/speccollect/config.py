@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -83,12 +83,13 @@ class WindowSettings:
 PHASES_ONLY: Final = WindowSettings(repeat=0)
 
 
-def parse_windows(text: str) -> WindowSettings:
+def parse_windows(text: str, base: WindowSettings | None = None) -> WindowSettings:
     """Window settings from a command line.
 
     Args:
         text: ``off`` for phases only, or ``name=value`` pairs separated by commas, such as
             ``skip=60,warmup=2,record=40,repeat=3,gap=60,cpu_ops``; what is not named keeps its default.
+        base: settings to start from in place of the defaults.
 
     Raises:
         UsageError: an unknown name or a value that is not a whole number.
@@ -109,7 +110,7 @@ def parse_windows(text: str) -> WindowSettings:
                 values[name] = int(value)
             except ValueError:
                 raise UsageError(f"windows: {name} needs a whole number, not {value!r}") from None
-    return WindowSettings(**values)  # type: ignore[arg-type]
+    return replace(base or WindowSettings(), **values)  # type: ignore[arg-type]
 
 
 def default_folder() -> Path:

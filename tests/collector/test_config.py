@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,9 @@ def test_the_switch(environment: dict[str, str], on: bool) -> None:
 
 def test_folder_from_the_environment() -> None:
     assert folder_from({"SPECANALYZE_DIR": "/run/x"}) == Path("/run/x")
+
+
+def test_windows_start_from_settings_of_the_callers() -> None:
+    base = WindowSettings(skip=3, warmup=1, record=4, repeat=2, gap=3)
+    assert parse_windows("modules,record=5", base) == replace(base, modules=True, record=5)
+    assert parse_windows("off", base) == parse_windows("off")

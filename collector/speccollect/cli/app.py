@@ -331,7 +331,7 @@ def demo(
         device=device,
         seed=seed,
         speculate=speculate,
-        windows=_windows(windows, False) if windows else None,
+        windows=windows or None,
         force=force,
     )
     if not quiet and result.merged is not None:

@@ -96,7 +96,8 @@ def run_demo(
         device: auto, cuda or cpu.
         seed: decides weights and prompts.
         speculate: False decodes plainly: the baseline.
-        windows: which cycles are profiled; text as on the command line; if not given two windows that fit ``max_tokens``.
+        windows: which cycles are profiled; text as on the command line; if not given, or if it
+            names no counts of cycles, two windows that fit ``max_tokens``.
         force: overwrite ``output``.
 
     Returns:
@@ -125,9 +126,11 @@ def run_demo(
         dtype=dtype,
         seed=seed,
     )
-    if windows is None:
-        windows = fitting_windows(config, max_tokens, speculate)
-    settings = parse_windows(windows) if isinstance(windows, str) else windows
+    fitting = fitting_windows(config, max_tokens, speculate)
+    if isinstance(windows, str):  # cycles that are not spoken of shall fit the request
+        settings = parse_windows(windows, None if "=" in windows else fitting)
+    else:
+        settings = windows or fitting
     served = build_requests(config, count, prompt_tokens, max_tokens, stop_token)
     task = RankTask(0, 0, chosen, config, served, (Way(speculate, eager),))
     folder = Path(tempfile.mkdtemp(prefix="specanalyze-demo-"))
