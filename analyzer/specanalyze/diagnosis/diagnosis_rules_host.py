@@ -163,7 +163,10 @@ RULES: Final = (
     Rule(
         "profiler_distortion",
         "Did observing distort the window?",
-        {"any": "record CUDA activity only; set TEARDOWN_CUPTI=1; take cycle times from untraced cycles (`overhead`)"},
+        {
+            "any": "take cycle times from untraced cycles (`overhead`); on a GPU record CUDA activity only, and start the server with "
+            "TEARDOWN_CUPTI=1 where `env` does not show it"
+        },
         "another recording whose windows are as fast as its control has the same idle shares",
         profiler_distortion,
     ),

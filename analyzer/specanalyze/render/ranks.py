@@ -137,11 +137,13 @@ def _draw_speeds(report: RanksReport) -> None:
 def _facts(report: RanksReport) -> list[str]:
     if report.waits is None:
         return ["one rank: waiting is unknown"]
-    said = [
-        "last in N % of collectives: how often the rank came last, however long the others waited for it; who cost the waiting time is "
-        "in `waiting` (the rank that waits least) and in `diagnose`",
-        "waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest",
-    ]
+    said = []
+    if report.waits.collectives.height:
+        said = [
+            "last in N % of collectives: how often the rank came last, however long the others waited for it; who cost the waiting time is "
+            "in `waiting` (the rank that waits least) and in `diagnose`",
+            "waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest",
+        ]
     for key, offset in report.waits.offsets.items():
         spread = report.waits.offset_spread[key]
         said.append(
