@@ -58,6 +58,9 @@ class Arming:
         self._recording: Recording | None = None
         self._orphan: Recording | None = None
         self._writers: list[Writer] = []
+        self._speaker: Writer | None = None
+        self._refused = False
+        self._speaking = threading.Lock()
         self._preload = Preload()
         self._transition = threading.Lock()
         self._nodes: dict[int, NodeRows] = {}
@@ -169,6 +172,8 @@ class Arming:
         writer = Writer(self, recording, self._folder, identity, dict(self._server), dict(self._nodes), self._word)
         if command.windows.repeat:
             recording.windows = open_windows(command.windows, recording.say)
+        with self._speaking:
+            self._speaker, self._refused = writer, False
         writer.announce()
         writer.start()
         self._writers = [w for w in self._writers if w.is_alive()]
@@ -257,18 +262,28 @@ class Arming:
         identity = find_identity(self._rank, self._coordinates)
         if self._other_process(identity) is not None:
             return
-        write_status(
-            self._folder,
-            RankStatus(
-                rank=identity.rank,
-                pid=identity.pid,
-                host=identity.host,
-                state=state,
-                recording=recording,
-                world_size=identity.world_size,
-                message=message,
-            ),
+        status = RankStatus(
+            rank=identity.rank,
+            pid=identity.pid,
+            host=identity.host,
+            state=state,
+            recording=recording,
+            world_size=identity.world_size,
+            message=message,
         )
+        with self._speaking:
+            self._refused |= recording > 0  # what became of an older recording must not replace this
+            write_status(self._folder, status)
+
+    def report(self, writer: Writer, folder: Path, status: RankStatus) -> None:
+        """A writer's status, unless a newer recording has begun: whoever waits for that one would not find this rank.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        with self._speaking:
+            if self._speaker in (writer, None) and not self._refused:
+                write_status(folder, status)
 
     def fail(self, where: str, error: BaseException, recording: Recording | None = None) -> None:
         """Log once, disarm, and let the server go on. What is already on disk stays.

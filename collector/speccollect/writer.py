@@ -24,7 +24,7 @@ from speccollect.part_file import write_part
 from speccollect.recording import Recording
 from speccollect.segment import Segment
 from speccollect.segment_rows import COMMITTING_MODES, Origin, cycle_rows, phase_rows
-from speccollect.status import RankStatus, write_status
+from speccollect.status import RankStatus
 from speccollect.table import event_table
 from speccollect.window_result import WindowResult, empty_window
 from speccollect.window_rows import read_window, window_table
@@ -274,7 +274,8 @@ class Writer(threading.Thread):
         messages = [self._message] if self._message else []
         messages.extend(recording.messages)
         try:
-            write_status(
+            self._recorder.report(
+                self,
                 self._folder,
                 RankStatus(
                     rank=self._identity.rank,

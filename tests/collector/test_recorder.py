@@ -264,6 +264,23 @@ def test_two_recordings_do_not_mix(recorder: Recorder) -> None:
         assert [r["request_ids"] for r in rows(pq.read_table(output), "cycle", "request_ids")] == [[request]]
 
 
+def test_the_end_of_a_recording_does_not_hide_the_next_one(recorder: Recorder) -> None:
+    """The first one's thread still looks at its environment when the second one begins."""
+    assert recorder.folder is not None
+    ended = []
+    for _ in range(2):
+        number = control.arm(recorder.folder, PHASES_ONLY).recording
+        recorder.poll()
+        ended.append(recorder._writers[-1])
+        assert [s.recording for s in read_statuses(recorder.folder)] == [number]
+        if len(ended) == 1:
+            control.disarm(recorder.folder)
+    ended[0].join(timeout=60)
+    assert not ended[0].is_alive()
+    (status,) = read_statuses(recorder.folder)
+    assert (status.recording, status.state) == (number, "armed")
+
+
 def test_node_map_is_kept_from_load_on_and_written_once(recorder: Recorder) -> None:
     assert recorder.folder is not None
     recorder.note_graph(
