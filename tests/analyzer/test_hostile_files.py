@@ -228,7 +228,7 @@ def test_an_impossible_duration_makes_a_kernel_invalid(tmp_path: Path) -> None:
     document = json.loads(result.output)["ranks"]["0"]
     assert document["invalid"]["count"] == 1
     assert document["phases"]["verify"]["total_ns"] == 100_000
-    assert "1 events have a negative duration or one above 13 days" in result.error
+    assert "1 event with a negative duration or one above 13 days" in result.error
 
 
 def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def draw(result: Comparison) -> None:
         ("after ms", "right"),
         ("change ms", "right"),
         (f"{percent(LEVEL, 0)} bounds", "right"),
-        ("change\n%", "right"),
+        ("change", "right"),
         ("verdict", "left"),
     ]
     out.print(
@@ -54,7 +54,7 @@ def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
         label = {"cycle": "cycle", "phase": r["phase"]}.get(r["scope"], r["bucket"])
         if r["scope"] == "phase" and r["phase"] == "cycle":
             label = "rest of the cycle"
-        bounds = "–" if r["low_ns"] is None else f"{_signed(r['low_ns'])} .. {_signed(r['high_ns'])}"
+        bounds = "–" if r["low_ns"] is None else f"{_signed(r['low_ns'])}..{_signed(r['high_ns'])}"
         rows.append(
             [
                 indent[r["scope"]] + label,
@@ -62,7 +62,7 @@ def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
                 milliseconds(r["after_ns"]),
                 _signed(r["change_ns"]),
                 bounds,
-                change(r["change_share"]).removesuffix(" %"),
+                change(r["change_share"]),
                 Text(r["verdict"], style=_STYLE.get(r["verdict"], "dim")),
             ]
         )
