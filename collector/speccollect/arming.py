@@ -310,6 +310,14 @@ class Arming:
             with contextlib.suppress(Exception):
                 self._tell("failed", message)
 
+    def lose(self, recording: Recording, error: Exception) -> None:
+        """Called by a writer thread that can't go on: ends its recording, and never one that has begun since."""
+        with self._transition:
+            if recording is self._recording or not isinstance(error, (OSError, TraceError)):
+                self.fail("writer", error)
+            else:
+                logger.warning("what was left of recording %d could not be written: %s", recording.number, error)
+
     def _abandon(self, recording: Recording, message: str) -> None:
         """Let go of a recording, whatever of it is broken: each step is tried even if the one before it failed."""
         with contextlib.suppress(Exception):

@@ -107,7 +107,7 @@ class Writer(threading.Thread):
         try:
             self._work()
         except Exception as error:  # noqa: BLE001  the hook boundary: a full disk must not reach the server
-            self._recorder.fail("writer", error)
+            self._recorder.lose(self._recording, error)
             self._message = self._message or f"writer: {error}"
             self._failed = True
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -279,6 +280,26 @@ def test_the_end_of_a_recording_does_not_hide_the_next_one(recorder: Recorder) -
     assert not ended[0].is_alive()
     (status,) = read_statuses(recorder.folder)
     assert (status.recording, status.state) == (number, "armed")
+
+
+def test_a_recording_that_cannot_be_finished_leaves_the_next_one_alone(recorder: Recorder) -> None:
+    assert recorder.folder is not None
+    first = control.arm(recorder.folder, PHASES_ONLY).recording
+    recorder.end_cycle(recorder.begin_cycle("decode", 1, 0, ["a"]))
+    writer = recorder._writers[-1]
+    while not writer._environment:  # its folder is there by then, and the cycle not yet written
+        time.sleep(0.01)
+    files = control.recording_folder(recorder.folder, first)
+    shutil.rmtree(files)
+    files.write_text("in the way")
+    control.disarm(recorder.folder)
+    control.arm(recorder.folder, PHASES_ONLY)
+    recorder.poll()
+    writer.join(timeout=60)
+    assert writer._failed
+    assert recorder.armed
+    recorder.end_cycle(recorder.begin_cycle("decode", 1, 0, ["a"]))
+    assert len(rows(finish(recorder), "cycle", "cycle")) == 1
 
 
 def test_node_map_is_kept_from_load_on_and_written_once(recorder: Recorder) -> None:
