@@ -1,6 +1,7 @@
 """What observing costs the embedded worker: each way of observing against none, interleaved in one process.
 
     python benchmarks/overhead.py [--layers 24 --hidden 1024] [--rounds 8] [--cycles 60] [--json FILE]
+    torchrun --nproc-per-node 2 benchmarks/overhead.py ...        tensor parallel, every rank recorded; rank 0's cycles are printed
 
 One request is served again and again with the same tokens, so every cycle of a round does the same work as the cycle of
 the same number in every other way. In each round all ways take their turn, in an order of its own; a cycle is timed from outside, around
@@ -22,11 +23,12 @@ import json
 import logging
 import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ os.environ.setdefault("TEARDOWN_CUPTI", "1")  # before Kineto starts, as the col
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+import torch.distributed as distributed
 from torch.profiler import ProfilerActivity
 
 from speccollect import control
@@ -46,7 +49,7 @@ from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.engines import embedded
 from speccollect.native.build import ensure
-from speccollect.recorder import get_recorder
+from speccollect.recorder import Recorder, get_recorder
 from speccollect.wait import wait_for_ranks
 from specschema import metadata
 
@@ -96,6 +99,43 @@ def server(worker: SpeculativeWorker, prompt: tuple[int, ...]) -> Serve:
     return serve
 
 
+def tensor_parallel(device: str) -> TensorParallel:
+    """This rank's place among those that torchrun started; alone without it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return TensorParallel()
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        distributed.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    else:
+        distributed.init_process_group("gloo")
+    return TensorParallel(distributed.get_rank(), distributed.get_world_size(), distributed.group.WORLD)
+
+
+def told(value: Any) -> Any:
+    """Rank 0's value, on every rank; the ranks meet here."""
+    if not distributed.is_initialized():
+        return value
+    box = [value]
+    distributed.broadcast_object_list(box)
+    distributed.barrier()
+    return box[0]
+
+
+@contextmanager
+def recordings(recorder: Recorder) -> Iterator[Path]:
+    """A folder for recordings that all ranks share, to which the recorder is attached; removed at the end."""
+    first = not distributed.is_initialized() or distributed.get_rank() == 0
+    folder = Path(told(tempfile.mkdtemp() if first else None))
+    recorder.attach_to(folder)
+    try:
+        yield folder
+    finally:
+        recorder.attach_to(None)
+        told(None)
+        if first:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) -> dict[str, Callable[[], Times]]:
     """Name of each way -> serves one turn and returns the times of ``cycles`` counted cycles.
 
@@ -103,6 +143,7 @@ def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) 
         windows: what the metadata says of each window is appended to it.
     """
     recorder = get_recorder()
+    first = not distributed.is_initialized() or distributed.get_rank() == 0
     whole = cycles + WARMUP_CYCLES
 
     def none() -> Times:
@@ -110,27 +151,23 @@ def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) 
 
     def armed(settings: WindowSettings, more: int = 0) -> Times:
         """Cycles of a recording; with ``more`` so many cycles come first and are not counted."""
-        with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-            recorder.attach_to(Path(folder))
-            stack.callback(recorder.attach_to, None)
-            hooks = embedded.install(recorder)
-            stack.callback(hooks.remove)
-            command = control.arm(Path(folder), settings)
+        with ExitStack() as stack:
+            folder = stack.enter_context(recordings(recorder))
+            stack.callback(embedded.install(recorder).remove)
+            recording = told(control.arm(folder, settings).recording if first else None)
             times = serve(whole + more)[WARMUP_CYCLES + more :]
-            control.disarm(Path(folder))
+            told(control.disarm(folder) if first else None)
             recorder.poll()
             recorder.close()
-            wait_for_ranks(Path(folder), command.recording)
-            for path in control.recording_folder(Path(folder), command.recording).glob("*.window*.parquet"):
+            wait_for_ranks(folder, recording)
+            for path in control.recording_folder(folder, recording).glob("*.window*.parquet"):
                 windows.extend(metadata.decode(pq.read_schema(path).metadata, path.name)["recording"]["windows"])
             return times
 
     def idle() -> Times:
-        with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-            recorder.attach_to(Path(folder))
-            stack.callback(recorder.attach_to, None)
-            hooks = embedded.install(recorder)
-            stack.callback(hooks.remove)
+        with ExitStack() as stack:
+            stack.enter_context(recordings(recorder))
+            stack.callback(embedded.install(recorder).remove)
             return none()
 
     def bare() -> Times:
@@ -192,13 +229,17 @@ def main() -> None:
         torch.set_num_threads(1)
     prompt = tuple(7 + 3 * i for i in range(32))
     logging.getLogger("speccollect").setLevel(logging.ERROR)  # a window that ends with its turn is cut, and says so
-    ensure(lambda line: print(line))
+    parallel = tensor_parallel(device)
+    first = parallel.rank == 0
+    if first:
+        ensure(lambda line: print(line))
+    told(None)
     times: dict[str, list[Times]] = {}
     held: dict[str, list[dict[str, Any]]] = {}
     shuffled = random.Random(0)
     with torch.inference_mode():
         worker = SpeculativeWorker(
-            config, TensorParallel(), torch.device(device), speculate=True, eager=options.eager or device == "cpu"
+            config, parallel, torch.device(device), speculate=True, eager=options.eager or device == "cpu"
         )
         serve = server(worker, prompt)
         serve(options.cycles)
@@ -207,15 +248,21 @@ def main() -> None:
             turns = ways(serve, options.cycles, device, windows)
             wanted = [way for way in ORDER if not options.only or way in ("none", *options.only)]
             for name in shuffled.sample(wanted, k=len(wanted)):
+                told(None)
                 taken = turns[name]()
                 if number:  # the first round loads what the first window loads
                     times.setdefault(name, []).append(taken)
                     held.setdefault(name, []).extend(windows)
                 windows.clear()
         worker.graphs.release()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    if not first:
+        return
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(
-        f"{name}, torch {torch.__version__}: {options.rounds} rounds of {options.cycles} cycles each, {config.layers} layers"
+        f"{name}, torch {torch.__version__}: {options.rounds} rounds of {options.cycles} cycles each, {config.layers} layers, "
+        f"tensor parallel {parallel.size}"
     )
     rows = figures(times, held)
     print(
