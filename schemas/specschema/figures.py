@@ -8,14 +8,31 @@ UNKNOWN: Final = "–"
 """Where there is no number."""
 
 
+def rounded(value: float | None, decimals: int = 1) -> str:
+    """A figure: ``12.3``, ``-0.4``; a dash where there is no number.
+
+    What rounds to zero is written ``0.0``: a minus before it would tell a direction that the figure beside it does not bear out.
+    """
+    return UNKNOWN if value is None else _without_signed_zero(f"{value:.{decimals}f}")
+
+
+def signed(value: float | None, decimals: int = 3) -> str:
+    """A difference: ``+0.121``, ``-0.533``; what rounds to zero has no sign (``0.000``), and a dash stands where there is no number."""
+    return UNKNOWN if value is None else _without_signed_zero(f"{value:+.{decimals}f}")
+
+
+def _without_signed_zero(text: str) -> str:
+    return text.lstrip("+-") if float(text) == 0 else text
+
+
 def percent(share: float | None, decimals: int = 1) -> str:
     """A share (0..1): ``16.9 %``; a dash where there is no number."""
-    return UNKNOWN if share is None else f"{share * 100:.{decimals}f} %"
+    return UNKNOWN if share is None else f"{rounded(share * 100, decimals)} %"
 
 
 def change(share: float | None, decimals: int = 0) -> str:
-    """A change (0.18 is 18 % more): ``+18 %``; a dash where there is no number."""
-    return UNKNOWN if share is None else f"{share * 100:+.{decimals}f} %"
+    """A change (0.18 is 18 % more): ``+18 %``, ``0 %`` where it rounds to nothing; a dash where there is no number."""
+    return UNKNOWN if share is None else f"{signed(share * 100, decimals)} %"
 
 
 def counted(n: int | None, noun: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import specanalyze
 import speccollect
-from specschema.figures import about, change, counted, percent
+from specschema.figures import about, change, counted, percent, rounded, signed
 
 _OTHER_WAYS = re.compile(r"\{[^{}]*:\+?\.?\d*%\}|\{[^{}]*\* 100:[^{}]*\} ?%|[\d}]%(?!\d)")
 """``f"{share:.0%}"``, ``f"{share * 100:.1f} %"``, ``99%``."""
@@ -45,3 +45,36 @@ def test_percentages_are_written_in_one_place(path: Path) -> None:
 
 def test_means_of_counts_are_rounded() -> None:
     assert [about(n) for n in (3, 7.70588, 15.1304, 4096.0)] == ["3", "7.7", "15.1", "4096"]
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        (change(-0.004), "0 %"),
+        (change(0.0049), "0 %"),
+        (change(-0.0), "0 %"),
+        (change(-0.0051), "-1 %"),
+        (change(-0.0004, 1), "0.0 %"),
+        (percent(-0.0004), "0.0 %"),
+        (signed(-0.0004), "0.000"),
+        (signed(0.0004), "0.000"),
+        (signed(-0.0006), "-0.001"),
+        (signed(0.1214), "+0.121"),
+        (signed(float("-inf")), "-inf"),
+        (signed(None), "–"),
+        (rounded(-0.04), "0.0"),
+        (rounded(-0.06), "-0.1"),
+        (rounded(None), "–"),
+    ],
+)
+def test_what_rounds_to_zero_has_no_sign(written: str, wanted: str) -> None:
+    """``-0 %`` and ``-0.000`` stood beside ``+0.000`` in one comparison, as if one were a win and the other a loss."""
+    assert written == wanted
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_signs_are_written_in_one_place(path: Path) -> None:
+    found = [
+        line for line in path.read_text(encoding="utf-8").splitlines() if re.search(r"\{[^{}]*:\+|\"\+,?\.\d", line)
+    ]
+    assert found == []

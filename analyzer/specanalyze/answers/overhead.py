@@ -17,7 +17,7 @@ from specanalyze.columns import of_kind
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError
-from specschema.figures import percent
+from specschema.figures import percent, rounded
 
 BEFORE: Final = "before"
 BETWEEN: Final = "between"
@@ -238,7 +238,7 @@ def _lasting_cause(trace: Trace) -> str:
 def _share(of: Interval | None) -> str:
     if of is None:
         return "?"
-    bounds = "" if of.low is None or of.high is None else f" ({of.low * 100:.1f} to {of.high * 100:.1f})"
+    bounds = "" if of.low is None or of.high is None else f" ({rounded(of.low * 100)} to {rounded(of.high * 100)})"
     return f"{percent(of.value)}{bounds}"
 
 

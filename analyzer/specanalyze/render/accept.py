@@ -7,6 +7,7 @@ from rich.text import Text
 
 from specanalyze.answers.accept import Accepts
 from specanalyze.render.recording_name import short_name
+from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, notes, share_bar, table
 from specschema.figures import counted, percent, were
 
@@ -54,7 +55,7 @@ _POSITION = (
     ("accepted", "right"),
     ("once reached", "right"),
     ("of all", "right"),
-    ("", "left"),
+    ("", BAR),
 )
 
 
@@ -79,7 +80,7 @@ def _groups(frame: pl.DataFrame) -> tuple[list[tuple[str, str]], list[tuple[str 
         ("tokens", "right"),
         ("accept length", "right"),
         ("accept rate", "right"),
-        ("", "left"),
+        ("", BAR),
     ]
     top = frame.get_column("accept_length").max()
     rows: list[tuple[str | Text, ...]] = [

@@ -11,6 +11,7 @@ from rich.text import Text
 from specanalyze.answers.breakdown import Breakdown
 from specanalyze.answers.calibration import Calibration
 from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.figures import change, counted, percent
 from specschema.phases import BUCKETS
@@ -156,7 +157,7 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None,
         ("sum", "right"),
         ("share", "right"),
         *([("untraced\nestimate", "right"), ("bounds", "right")] if estimated else []),
-        ("", "left"),
+        ("", BAR),
     ]
     console().print(table(title, columns, rows, spare=("sum", "p10", "p90", "bounds")))
 

@@ -6,7 +6,7 @@ from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.breakeven import BreakEven, Clock
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, table
-from specschema.figures import percent
+from specschema.figures import percent, rounded, signed
 
 
 def draw(result: BreakEven) -> None:
@@ -27,10 +27,10 @@ def draw(result: BreakEven) -> None:
             _of(result.step),
         ],
         ["accept length that pays", f"{result.pays_at.value:.2f}", _bounds(result.pays_at, 1), "cycle / step"],
-        ["accept length", _number(result.accept_length, ".2f"), "", "bonus token included"],
+        ["accept length", rounded(result.accept_length, 2), "", "bonus token included"],
         ["plain decoding, tok/s a request", f"{result.baseline_tok_s:.1f}", "", "1 / step"],
-        ["speculation, tok/s a request", _number(result.tok_s, ".1f"), "", "accept length / cycle"],
-        ["won, tok/s a request", _number(result.won_tok_s, "+.1f"), "", ""],
+        ["speculation, tok/s a request", rounded(result.tok_s), "", "accept length / cycle"],
+        ["won, tok/s a request", signed(result.won_tok_s, 1), "", ""],
     ]
     columns = [("figure", "left"), ("value", "right"), ("95 % bounds", "right"), ("of", "left")]
     out.print(table(" against ".join(distinct_names((result.name, result.baseline))), columns, rows))
@@ -84,10 +84,6 @@ def _verdict(result: BreakEven) -> str:
 
 def _bounds(of: Interval, unit: float) -> str:
     return "" if of.low is None or of.high is None else f"{of.low / unit:.2f} to {of.high / unit:.2f}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 def _of(clock: Clock) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from specanalyze.answers.bootstrap import LEVEL
 from specanalyze.answers.compare import FASTER, SLOWER, Comparison
 from specanalyze.render.recording_name import distinct_names
-from specanalyze.render.terminal import console, milliseconds, notes, table
+from specanalyze.render.terminal import console, milliseconds, notes, signed_ms, table
 from specschema.figures import change, percent
 
 MOST_KERNELS = 20
@@ -54,13 +54,13 @@ def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
         label = {"cycle": "cycle", "phase": r["phase"]}.get(r["scope"], r["bucket"])
         if r["scope"] == "phase" and r["phase"] == "cycle":
             label = "rest of the cycle"
-        bounds = "–" if r["low_ns"] is None else f"{_signed(r['low_ns'])}..{_signed(r['high_ns'])}"
+        bounds = "–" if r["low_ns"] is None else f"{signed_ms(r['low_ns'])}..{signed_ms(r['high_ns'])}"
         rows.append(
             [
                 indent[r["scope"]] + label,
                 milliseconds(r["before_ns"]),
                 milliseconds(r["after_ns"]),
-                _signed(r["change_ns"]),
+                signed_ms(r["change_ns"]),
                 bounds,
                 change(r["change_share"]),
                 Text(r["verdict"], style=_STYLE.get(r["verdict"], "dim")),
@@ -69,29 +69,25 @@ def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:
     return rows
 
 
-def _signed(ns: float) -> str:
-    return f"{ns / 1e6:+.3f}"
-
-
 def _draw_kernels(result: Comparison) -> None:
     columns = [
         ("phase", "left"),
         ("kernel", "name"),
-        ("", "left"),
-        ("calls", "right"),
         ("before ms", "right"),
         ("after ms", "right"),
         ("change ms", "right"),
+        ("calls", "right"),
+        ("status", "left"),
     ]
     rows = [
         [
             r["phase"],
             r["name"] if len(r["name"]) <= 44 else r["name"][:41] + "...",
-            r["status"],
-            f"{r['calls_before']:.1f} -> {r['calls_after']:.1f}",
             milliseconds(r["before_ns"]),
             milliseconds(r["after_ns"]),
-            _signed(r["change_ns"]),
+            signed_ms(r["change_ns"]),
+            f"{r['calls_before']:.1f} -> {r['calls_after']:.1f}",
+            r["status"],
         ]
         for r in result.kernels.head(MOST_KERNELS).iter_rows(named=True)
     ]

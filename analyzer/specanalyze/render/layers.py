@@ -6,6 +6,7 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.layers import Layers, by_layer, by_module
+from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.figures import counted, percent
 
@@ -48,7 +49,7 @@ def draw(result: Layers, top: int) -> None:
         ("us an\ninstance", "right"),
         ("gap\nbefore", "right"),
         ("share", "right"),
-        ("", "left"),
+        ("", BAR),
     ]
     rows = [
         [

@@ -6,7 +6,7 @@ from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.overhead import Overhead
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import Prose, console, milliseconds, notes, table
-from specschema.figures import change, counted, percent
+from specschema.figures import change, counted, percent, signed
 
 ROWS = 40
 """Longer tables are cut here; --output writes all of it."""
@@ -28,7 +28,7 @@ def draw(result: Overhead) -> None:
             row["tier"],
             str(row["cycles"]),
             milliseconds(row["median_ns"]),
-            "–" if row["low_ns"] is None else f"{row['low_ns'] / 1e6:.3f} to {row['high_ns'] / 1e6:.3f}",
+            "–" if row["low_ns"] is None else f"{milliseconds(row['low_ns'])} to {milliseconds(row['high_ns'])}",
             change(row["over_untraced"], 1),
         ]
         for row in result.table.head(ROWS).to_dicts()
@@ -57,5 +57,7 @@ def draw(result: Overhead) -> None:
 
 
 def _sentence(start: str, of: Interval) -> str:
-    bounds = "" if of.low is None or of.high is None else f" (95 % bounds {of.low * 100:+.1f} to {change(of.high, 1)})"
+    bounds = (
+        "" if of.low is None or of.high is None else f" (95 % bounds {signed(of.low * 100, 1)} to {change(of.high, 1)})"
+    )
     return f"{start} {percent(abs(of.value))} {'slower' if of.value >= 0 else 'faster'}{bounds}."

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specanalyze.answers.pace import Pace
 from specanalyze.answers.phases_report import TOTAL, PhaseReport
+from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.figures import counted, percent
 
@@ -70,7 +71,7 @@ def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
         (f"rank {key}", "left"),
         ("mean ms", "right"),
         ("share", "right"),
-        ("", "left"),
+        ("", BAR),
         ("median", "right"),
         ("p10", "right"),
         ("p90", "right"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from specanalyze.answers.ranks_report import RanksReport, ranks_frame
+from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.figures import percent
 
@@ -23,7 +24,7 @@ def draw(report: RanksReport) -> None:
         ("waiting", "right"),
         ("transfer", "right"),
         ("last, of\ncollectives", "right"),
-        ("waiting / total", "left"),
+        ("waiting / total", BAR),
     ]
     order = {p: i for i, p in enumerate(frame.get_column("phase").unique(maintain_order=True).to_list())}
     rows = [
@@ -79,7 +80,7 @@ def _draw_positions(report: RanksReport) -> None:
         ("waiting,\nall ranks", "right"),
         ("worst", "right"),
         ("median\ntransfer us", "right"),
-        ("share of\nwaiting", "left"),
+        ("share of\nwaiting", BAR),
     ]
     rows = [
         [

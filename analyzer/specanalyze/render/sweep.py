@@ -10,8 +10,9 @@ from rich.text import Text
 
 from specanalyze.answers.sweep import DRAFT_STEPS, Sweep
 from specanalyze.render.recording_name import distinct_names
+from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
-from specschema.figures import about, counted, percent
+from specschema.figures import about, counted, percent, rounded
 
 _LONGEST: Final = 18
 """Columns of a recording's name in a table."""
@@ -29,10 +30,6 @@ def draw(result: Sweep) -> None:
         out.print(_predictions(result))
         out.print()
     notes(out, _facts(result))
-
-
-def _number(value: float | None, decimals: int = 1) -> str:
-    return "–" if value is None else f"{value:.{decimals}f}"
 
 
 def _points(result: Sweep) -> object:
@@ -68,8 +65,8 @@ def _points(result: Sweep) -> object:
                 milliseconds(r["verify_ns"]),
                 milliseconds(r["draft_extend_ns"]),
                 milliseconds(r["step_ns"]),
-                _number(r["accept_length"], 2),
-                Text(_number(speed), style="bold green" if r["x"] == result.best else ""),
+                rounded(r["accept_length"], 2),
+                Text(rounded(speed), style="bold green" if r["x"] == result.best else ""),
                 bounds,
                 name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
             ]
@@ -80,7 +77,7 @@ def _points(result: Sweep) -> object:
 
 
 def _fit(result: Sweep) -> object:
-    columns = [("verify", "left"), ("fixed ms", "right"), ("99 % bounds", "right"), ("share", "right"), ("", "left")]
+    columns = [("verify", "left"), ("fixed ms", "right"), ("99 % bounds", "right"), ("share", "right"), ("", BAR)]
     columns += [("us a token", "right"), ("99 % bounds", "right")]
     rows: list[list[str | Text]] = [
         [
@@ -103,13 +100,12 @@ def _fit(result: Sweep) -> object:
 
 
 def _microseconds(ns: float) -> str:
-    """Tenths of a microsecond; no minus before zero."""
-    return f"{round(ns / 1e3, 1) + 0.0:.1f}"
+    return rounded(ns / 1e3)
 
 
 def _bounds(low: float | None, high: float | None, written: Callable[[float], str] = milliseconds) -> str:
     """Rounded as the value beside them is, so that it never lies outside."""
-    return "–" if low is None or high is None else f"{written(low + 0.0)} .. {written(high + 0.0)}"
+    return "–" if low is None or high is None else f"{written(low)} .. {written(high)}"
 
 
 def _predictions(result: Sweep) -> object:
@@ -123,10 +119,10 @@ def _predictions(result: Sweep) -> object:
     rows = [
         [
             str(r["draft_steps"]),
-            _number(r["accept_length"], 3),
+            rounded(r["accept_length"], 3),
             milliseconds(r["cycle_ns"]),
-            _number(r["predicted"]),
-            _number(r["measured"]),
+            rounded(r["predicted"]),
+            rounded(r["measured"]),
         ]
         for r in result.predictions.iter_rows(named=True)
     ]

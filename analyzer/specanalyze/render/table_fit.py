@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rich.text import Text
 
+BAR: Final = "bar"
+"""Side of a column that draws a figure which stands beside it: it goes before any other, and nothing is lost."""
 GAP = 2
 """Blanks between two columns."""
 LEAST = 14
@@ -39,7 +42,7 @@ def fit(
 
     Args:
         headers: one a column; a line break makes a header of two lines.
-        sides: ``left``, ``right``, ``name`` or ``path`` a column; all but ``right`` are texts.
+        sides: ``left``, ``right``, ``name``, ``path`` or BAR a column; all but ``right`` and BAR are texts.
         cells: rows.
         spare: headers of columns that may go, the first one first.
         width: columns of the terminal.
@@ -49,7 +52,7 @@ def fit(
         for at, header in enumerate(headers)
     ]
     kept = list(range(len(headers)))
-    texts = [at for at in kept if sides[at] != "right" and headers[at] not in spare]
+    texts = [at for at in kept if sides[at] not in ("right", BAR) and headers[at] not in spare]
     elastic = max(texts, key=lambda at: widths[at], default=None)
     for header in (None, *spare):
         kept = [at for at in kept if headers[at] != header]
@@ -63,7 +66,7 @@ def fit(
         others = [at for at in kept[1:] if at != elastic]
         if len(others) < 2:
             break
-        gone = next((at for at in reversed(others) if not headers[at]), others[-1])
+        gone = next((at for at in reversed(others) if sides[at] == BAR), others[-1])
         kept.remove(gone)
         room += widths[gone] + GAP
     if elastic is None or room >= needed:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderHook, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from specanalyze.render.table_fit import GAP, fit, shorten
+from specanalyze.render.table_fit import BAR, GAP, fit, shorten
 from specanalyze.whole_number import whole_number
+from specschema.figures import rounded, signed
 
 BAR_WIDTH = 16
 PIPE_WIDTH = 120
@@ -26,11 +29,45 @@ _UNIT = r"(?:%|[num]?s|[KMG]?i?B|tok/s|GB/s)(?![\w/])"
 def console() -> Console:
     """Console on stdout: colour only on terminals and without NO_COLOR (rich decides), never wider than the terminal."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    import os
+        out = Console(highlight=False)
+    else:
+        width = whole_number(os.environ.get("COLUMNS", "")) or PIPE_WIDTH
+        out = Console(highlight=False, width=max(width, 40))
+    out.push_render_hook(_BlanksOff())
+    return out
 
-    width = whole_number(os.environ.get("COLUMNS", "")) or PIPE_WIDTH
-    return Console(highlight=False, width=max(width, 40))
+
+@dataclass(frozen=True)
+class _Trimmed:
+    """What is drawn, without the blanks that rich fills each line up with: they wrap in a narrower terminal, and no file wants them."""
+
+    drawn: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        blanks: list[Segment] = []
+        for segment in console.render(self.drawn, options):
+            if segment.control:
+                yield segment
+                continue
+            for at, part in enumerate(segment.text.split("\n")):
+                if at:
+                    blanks.clear()
+                    yield Segment.line()
+                kept = part.rstrip(" ")
+                if kept:
+                    yield from blanks
+                    blanks.clear()
+                    yield Segment(kept, segment.style)
+                if len(kept) < len(part):
+                    blanks.append(Segment(part[len(kept) :], segment.style))
+        yield from blanks  # of a line that goes on
+
+
+class _BlanksOff(RenderHook):
+    """See ``_Trimmed``."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Trimmed(drawn) for drawn in renderables]
 
 
 def share_bar(share: float | None, width: int = BAR_WIDTH) -> Text:
@@ -47,32 +84,31 @@ def table(
     rows: Iterable[Sequence[str | Text]],
     caption: str = "",
     spare: Sequence[str] = (),
-) -> Table:
-    """A table that fits the terminal.
+) -> RenderableType:
+    """A table that fits the terminal; columns without room are named below it.
 
     Args:
         title: shown above, left.
         columns: (header with unit, side): ``right`` for numbers; ``left`` for text; ``name`` and ``path`` for text on one line
-            that may lose its end, or its beginning.
+            that may lose its end, or its beginning; BAR for bars. All but the first and bars have a header.
         rows: cells; strings are taken literally, never as markup.
         caption: shown below.
         spare: headers of columns that a narrow terminal may lose, the first one first.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     headers, sides = [c[0] for c in columns], [c[1] for c in columns]
+    if any(not header and side != BAR for header, side in columns[1:]):
+        raise ValueError(f"{title}: a column that a narrow terminal may lose must have a name to say so")
     width = console().width
     fitted = fit(headers, sides, cells, spare, width)
     lost = [h.replace("\n", " ") for at, h in enumerate(headers) if at not in fitted.kept and h]
+    below = [caption] if caption else []
     if lost:
-        caption = "\n".join(
-            [*([caption] if caption else []), f"no room at {width} columns for: {', '.join(dict.fromkeys(lost))}"]
-        )
+        below.append(f"no room at {width} columns for: {', '.join(dict.fromkeys(lost))}")
     drawn = Table(
         title=escape(title),
         title_justify="left",
         title_style="bold",
-        caption=escape(caption) if caption else None,
-        caption_justify="left",
         box=None,
         pad_edge=False,
         padding=(0, GAP, 0, 0),
@@ -96,7 +132,7 @@ def table(
                 for at in fitted.kept
             )
         )
-    return drawn
+    return Group(drawn, *(Prose(line, "dim italic") for line in below)) if below else drawn
 
 
 @dataclass(frozen=True)
@@ -115,7 +151,12 @@ class Prose:
 
 def milliseconds(ns: float | None) -> str:
     """Nanoseconds as ms with three decimals (one microsecond); a dash where there is no number."""
-    return "–" if ns is None else f"{ns / 1e6:.3f}"
+    return rounded(None if ns is None else ns / 1e6, 3)
+
+
+def signed_ms(ns: float | None) -> str:
+    """A difference in nanoseconds as ms: ``+0.121``, ``0.000``; a dash where there is no number."""
+    return signed(None if ns is None else ns / 1e6)
 
 
 def notes(out: Console, lines: Iterable[str]) -> None:

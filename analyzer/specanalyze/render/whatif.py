@@ -12,8 +12,8 @@ from rich.text import Text
 from specanalyze.answers.prediction_check import PredictionCheck
 from specanalyze.answers.whatif import WhatIf
 from specanalyze.render.recording_name import distinct_names
-from specanalyze.render.terminal import Prose, console, milliseconds, table
-from specschema.figures import change, percent
+from specanalyze.render.terminal import Prose, console, milliseconds, signed_ms, table
+from specschema.figures import change, percent, rounded, signed
 
 _MOVED_NS = 500.0
 _SHOWN_SHARE = 0.005
@@ -48,14 +48,20 @@ def draw(result: WhatIf) -> None:
     out.print(table(_names(result)[0], columns, rows))
     out.print()
     moved = result.table.filter(pl.col("change_ns").abs() >= _MOVED_NS)
-    columns = [("phase", "left"), ("", "left"), ("now ms", "right"), ("predicted ms", "right"), ("change ms", "right")]
+    columns = [
+        ("phase", "left"),
+        ("bucket", "left"),
+        ("now ms", "right"),
+        ("predicted ms", "right"),
+        ("change ms", "right"),
+    ]
     cells = [
         [
             r["phase"],
             r["bucket"],
             milliseconds(r["now_ns"]),
             milliseconds(r["predicted_ns"]),
-            f"{r['change_ns'] / 1e6:+.3f}",
+            signed_ms(r["change_ns"]),
         ]
         for r in moved.iter_rows(named=True)
     ]
@@ -90,7 +96,7 @@ def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
     if speed is not None and predicted is not None and check.tokens_per_second:
         true = check.tokens_per_second
         off = change(predicted / true - 1, 1)
-        rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", f"{true:.1f}", f"{predicted - true:+.1f}", off])
+        rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", f"{true:.1f}", signed(predicted - true, 1), off])
     out.print(table(f"against {_names(result)[1]}", columns, rows, spare=("now ms",)))
     for line in check.differences:
         out.print(Padding(Prose(f"differs: {line}", "dim"), (0, 0, 0, 2), expand=False))
@@ -103,7 +109,7 @@ def _draw_check(out: Console, result: WhatIf, check: PredictionCheck) -> None:
     ]
     if cells:
         title = f"where they differ by {percent(_SHOWN_SHARE)} of the cycle or more"
-        out.print(table(title, [("phase", "left"), ("", "left"), *columns[1:-1]], cells, spare=("now ms",)))
+        out.print(table(title, [("phase", "left"), ("bucket", "left"), *columns[1:-1]], cells, spare=("now ms",)))
         out.print()
 
 
@@ -111,8 +117,8 @@ def _figures(row: Mapping[str, float]) -> list[str]:
     off = row["error_ns"]
     true = row["measured_ns"]
     figures = [milliseconds(row[name]) for name in ("now_ns", "predicted_ns", "measured_ns")]
-    return [*figures, f"{off / 1e6:+.3f}", change(off / true if true else None, 1)]
+    return [*figures, signed_ms(off), change(off / true if true else None, 1)]
 
 
 def _range(low: float, high: float, decimals: int) -> str:
-    return f"{low:.{decimals}f} .. {high:.{decimals}f}" if high - low > 10**-decimals / 2 else "–"
+    return f"{rounded(low, decimals)} .. {rounded(high, decimals)}" if high - low > 10**-decimals / 2 else "–"

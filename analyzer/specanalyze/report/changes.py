@@ -9,13 +9,13 @@ import altair as alt
 import polars as pl
 
 from specanalyze.answers.compare import FASTER, ONLY, SLOWER, Comparison, compare_measured
-from specanalyze.render.terminal import milliseconds
+from specanalyze.render.terminal import milliseconds, signed_ms
 from specanalyze.report.palette import NAMES, variable
 from specanalyze.report.recorded import Recorded, measured_of
 from specanalyze.report.section import Figure, Section, table
 from specanalyze.report.vega import rows, specification
 from specschema.errors import SpecError
-from specschema.figures import percent
+from specschema.figures import change
 
 
 def changes_section(recordings: Sequence[Recorded], *, accept_differences: bool = False) -> Section:
@@ -73,7 +73,12 @@ def _figure(name: str, result: Comparison) -> Figure:
         (pl.col(c) / 1e6).alias(c.removesuffix("_ns"))
         for c in ("change_ns", "low_ns", "high_ns", "before_ns", "after_ns")
     ]
-    drawn = moved.filter(pl.col("scope") != "part").select("where", "scope", side.alias("side"), *ms)
+    said = pl.Series("said", [signed_ms(ns) for ns in moved.get_column("change_ns")])
+    drawn = (
+        moved.with_columns(said)
+        .filter(pl.col("scope") != "part")
+        .select("where", "scope", side.alias("side"), "said", *ms)
+    )
     worth = drawn.filter((pl.col("scope") != "bucket") | (pl.col("change").abs() > 0.01 * pl.col("after").max()))
     cells = [
         [
@@ -81,9 +86,9 @@ def _figure(name: str, result: Comparison) -> Figure:
             r["scope"],
             milliseconds(r["before_ns"]),
             milliseconds(r["after_ns"]),
-            f"{r['change_ns'] / 1e6:+.3f}",
+            signed_ms(r["change_ns"]),
             _bounds(r),
-            percent(r["change_share"]),
+            change(r["change_share"], 1),
             r["verdict"],
         ]
         for r in moved.iter_rows(named=True)
@@ -108,7 +113,7 @@ def _figure(name: str, result: Comparison) -> Figure:
 
 def _bounds(row: Mapping[str, Any]) -> str:
     low, high = row["low_ns"], row["high_ns"]
-    return "–" if low is None or high is None else f"{low / 1e6:+.3f} to {high / 1e6:+.3f}"
+    return "–" if low is None or high is None else f"{signed_ms(low)} to {signed_ms(high)}"
 
 
 def _chart(frame: pl.DataFrame) -> dict[str, Any]:
@@ -127,7 +132,7 @@ def _chart(frame: pl.DataFrame) -> dict[str, Any]:
             alt.Tooltip("where:N"),
             alt.Tooltip("before:Q", title="before ms", format=".3f"),
             alt.Tooltip("after:Q", title="after ms", format=".3f"),
-            alt.Tooltip("change:Q", title="change ms", format="+.3f"),
+            alt.Tooltip("said:N", title="change ms"),
             alt.Tooltip("side:N", title="verdict"),
         ],
     )

@@ -109,7 +109,7 @@ def _line(result: Sweep, points: pl.DataFrame) -> Figure:
         ("bounds", True),
         ("share of fixed", True),
     ]
-    sign = "+" if slope >= 0 else "−"
+    sign = "+" if round(slope, 3) >= 0 else "−"
     title = f"verify = {fixed:.2f} ms {sign} {abs(slope):.3f} ms a token ({result.fit_points} points)"
     return Figure(
         title,
@@ -122,7 +122,7 @@ def _line(result: Sweep, points: pl.DataFrame) -> Figure:
 
 def _bounds(row: Mapping[str, Any], name: str) -> str:
     low, high = row[f"{name}_low_ns"], row[f"{name}_high_ns"]
-    return "–" if low is None or high is None else f"{low / 1e6:.3f} to {high / 1e6:.3f}"
+    return "–" if low is None or high is None else f"{milliseconds(low)} to {milliseconds(high)}"
 
 
 def _speed(result: Sweep, points: pl.DataFrame) -> Figure:

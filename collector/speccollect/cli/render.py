@@ -18,7 +18,7 @@ from speccollect.merge import Merged
 from speccollect.phase_table import PhaseTable, phase_table
 from speccollect.session import Session
 from speccollect.status import RankStatus, alive, nobody, unreadable
-from specschema.figures import counted, percent
+from specschema.figures import counted, percent, rounded
 
 
 class _Rate(ProgressColumn):
@@ -68,7 +68,7 @@ def phases(table: PhaseTable) -> Table:
     rest = table.cycle_ms - sum(table.host_ms.values())
     for name, value in {**table.host_ms, "other": rest}.items():
         device = table.device_ms.get(name)
-        cells = [name, f"{value:.3f}", percent(value / table.cycle_ms)]
+        cells = [name, rounded(value, 3), percent(value / table.cycle_ms)]
         view.add_row(*cells, *(["" if device is None else f"{device:.3f}"] if table.device_ms else []))
     view.add_section()
     total = [f"{sum(table.device_ms.values()):.3f}"] if table.device_ms else []
