@@ -12,6 +12,7 @@ import typer
 
 from specanalyze.command_group import SETTINGS, CommandGroup
 from specschema.errors import SpecError, UsageError
+from specschema.terminal_size import forget_odd_sizes
 
 _LONGEST_LINE = 1000
 _OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -61,6 +62,7 @@ def run(arguments: list[str] | None = None) -> int:
     Returns:
         0 fine, 1 the data can't answer, 2 usage.
     """
+    forget_odd_sizes(os.environ)
     try:
         app(args=arguments, standalone_mode=True)
     except UsageError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
 from typing import NoReturn
 
 from specschema.errors import SpecError, UsageError
+from specschema.terminal_size import forget_odd_sizes
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -30,6 +32,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal is the usual end of a long recording
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
+    forget_odd_sizes(os.environ)
     try:
         from speccollect.cli.app import app
     except ModuleNotFoundError as error:

@@ -160,3 +160,26 @@ def test_folders_that_are_none(command: str, make: str, speccollect: Speccollect
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("speccollect: ")
     assert name in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        *([name, "--help"] for name in ("run", "request", "build", "status", "arm", "disarm", "merge", "demo")),
+        ["nonsense"],
+        ["request", "--max-tokens", "0"],
+    ],
+    ids=" ".join,
+)
+def test_help_is_plain_text_whose_lines_end_where_they_end(
+    words: list[str], speccollect: Speccollect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boxes as wide as the terminal stood around it, filled up with blanks, and around every wrong word."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = speccollect(*words)
+    assert code == (0 if "--help" in words else 2)
+    lines = (out + err).split("\n")
+    assert [line for line in lines if line != line.rstrip() or not line.isascii()] == []
+    assert max(len(line) for line in lines if not line.startswith("Error:")) <= 80
+    assert any(line.startswith("Usage: speccollect") for line in lines)

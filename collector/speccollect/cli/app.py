@@ -16,8 +16,9 @@ app = typer.Typer(
     name="speccollect",
     help="Record a speculative worker from inside its server into one trace.parquet.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 _WINDOWS_HELP = (
@@ -84,7 +85,8 @@ def main(
 
 
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--help"]}
+    options_metavar="[OPTIONS] -- COMMAND...",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--help"]},
 )
 def run(
     context: typer.Context,
@@ -95,7 +97,10 @@ def run(
     nsys_output: Annotated[str, typer.Option(help="Where Nsight Systems writes.")] = "speccollect",
     backend: Backend = "torch",
 ) -> None:
-    """Start a server with the collector loaded: speccollect run -- python -m sglang.launch_server ..."""
+    """Start a server with the collector loaded.
+
+    Example: speccollect run -- python -m sglang.launch_server --model-path ...
+    """
     import os
 
     from speccollect.config import BACKEND_VARIABLE
@@ -115,7 +120,9 @@ def request(
     prompt: Annotated[Optional[str], typer.Option(help="Prompt; the built-in long one by default.")] = None,  # noqa: UP045
     prompt_file: Annotated[
         Optional[list[Path]],  # noqa: UP045
-        typer.Option(help="File with a prompt; may be given several times.", exists=True, dir_okay=False),
+        typer.Option(
+            metavar="FILE", help="File with a prompt; may be given several times.", exists=True, dir_okay=False
+        ),
     ] = None,
     input_ids: Annotated[
         int, typer.Option(min=0, help="Send this many token ids instead of text (servers without a tokenizer).")
@@ -144,7 +151,7 @@ def request(
     output: Output = Path("trace.parquet"),
     force: Force = False,
 ) -> None:
-    """Record a running server while it answers a long request, and merge all ranks into one trace."""
+    """Record a running server while it answers a long request. All ranks are merged into one trace."""
     from speccollect.cli.render import progress, show_session
     from speccollect.prompts import LONG_PROMPT
     from speccollect.prompts import input_ids as ids
@@ -190,7 +197,10 @@ def request(
 def build(
     again: Annotated[bool, typer.Option("--again", help="Compile it even if it is there.")] = False,
 ) -> None:
-    """Compile the reader of the profiler's events for the torch that is installed here (run and request do it, too)."""
+    """Compile the reader of the profiler's events.
+
+    For the torch that is installed here; run and request do it, too.
+    """
     from speccollect.native.build import NotBuilt
     from speccollect.native.build import build as compile_it
     from specschema.errors import TraceError
@@ -243,7 +253,7 @@ def disarm(
     folder: Folder = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for a rank that makes no progress.")] = 60.0,
 ) -> None:
-    """End the recording, and wait until every rank has closed its files."""
+    """End the recording. It waits until every rank has closed its files."""
     from speccollect.control import disarm as write
     from speccollect.control import read_command, recording_folder
     from speccollect.wait import wait_for_ranks
@@ -313,7 +323,7 @@ def demo(
     force: Force = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> None:
-    """Record a small speculative engine of our own, on GPUs or on any CPU."""
+    """Record a small speculative engine of our own, on GPUs or any CPU."""
     from speccollect.cli.render import show_merged, show_trace
     from speccollect.demo.main import run_demo
 
