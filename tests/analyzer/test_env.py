@@ -10,7 +10,7 @@ import pytest
 
 from specanalyze.cli import run
 from specanalyze.commands.env import flat
-from specanalyze.render.env import LONGEST, cut, draw, shown, with_unit
+from specanalyze.render.env import LONGEST, cut, draw, in_words, shown
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "sglang_tp2_eagle3_steps2.parquet"
 
@@ -41,10 +41,48 @@ def test_what_was_typed_is_whole_and_what_it_resolved_to_is_folded() -> None:
 
 
 def test_figures_have_units() -> None:
-    assert with_unit("gpus[0].power_limit", "700000") == "700000 mW"
-    assert with_unit("gpus[1].clock_sm_max", "1980") == "1980 MHz"
-    assert with_unit("gpus[1].clock_sm_max", "–") == "–"
-    assert with_unit("gpu_count", "2") == "2"
+    assert in_words("gpus[0].power_limit", "700000") == "700000 mW"
+    assert in_words("gpus[1].clock_sm_max", "1980") == "1980 MHz"
+    assert in_words("gpus[1].clock_sm_max", "–") == "–"
+    assert in_words("gpu_count", "2") == "2"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("gpus[0].ecc", "1 1", "on"),
+        ("gpus[11].mig", "0 0", "off"),
+        ("gpus[0].ecc", "1 0", "on, off after the next reset"),
+        ("gpus[0].ecc", "–", "–"),
+        ("gpus[0].nvlinks", "18", "18 active links"),
+        ("links[0].gpus", "0 1", "GPU 0 and GPU 1"),
+        ("links[0].gpus", "²", "²"),
+        ("cuda_runtime", "12090", "12090, CUDA 12.9"),
+        ("cuda_driver", "9" * 5000, "9" * 5000),
+        ("hip_driver", "70051831", "70051831, HIP 7.0.51831"),
+        ("settings.gap", "60", "60 cycles"),
+        ("settings.repeat", "1", "1 window"),
+        ("[0].row_groups", "3 1", "1 row group from number 3"),
+        ("windows[0].read_ns", "5 9", "from 5 to 9"),
+        ("warmups[1].warmup", "61 63", "cycles 61 to 62"),
+        ("windows[1].cupti.clock_offset_ns", "16 38", "16 at its begin, 38 at its end"),
+    ],
+)
+def test_bare_numbers_are_said_in_words(name: str, value: str, words: str) -> None:
+    """``ecc 1 1`` told nobody that error correction is on."""
+    assert in_words(name, value) == words
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLE.parent.rglob("*.parquet")), ids=lambda p: p.stem)
+def test_no_line_is_a_list_of_bare_numbers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["env", str(path), "--all"]) == 0
+    shown = capsys.readouterr().out
+    lines = [line.split() for line in shown.splitlines()]
+    bare = [words for words in lines if len(words) > 2 and all(word.isdecimal() for word in words[1:])]
+    servers_own = "server_args."
+    assert [words for words in bare if not words[0].startswith(servers_own)] == []
+    assert "gpus[N] and GPU N: as NVML numbers them" in shown or "gpus[" not in shown
+    assert "lost.N, totals.N and ranks.N: of rank N" in shown or "lost.0." not in shown
 
 
 def test_names_in_lists_are_told_apart() -> None:
