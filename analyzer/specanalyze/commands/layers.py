@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +21,10 @@ from specanalyze.commands.options import (
     open_for,
     phase_map_of,
 )
+from specanalyze.commands.recording_arguments import open_recording
+
+if TYPE_CHECKING:
+    from specanalyze.trace import Trace
 
 
 def layers(
@@ -33,6 +38,16 @@ def layers(
     force: ForceOption = False,
     phase_map: PhaseMapOption = None,
     node_map: NodeMapOption = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="EAGER",
+            help="An eager recording of the same forward, with --windows modules: checks the node map by it, kernel by kernel. Exit 1 "
+            "where an equal kernel has another module.",
+            show_default=False,
+        ),
+    ] = None,
     salvage: SalvageOption = False,
     jobs: JobsOption = None,
     engine: EngineOption = "local",
@@ -41,10 +56,18 @@ def layers(
 
     Needs the node map, which the collector records; FILE.nodemap.json beside a profiler trace is found by itself.
 
-    Example: specanalyze layers trace.parquet --phase verify
+    Examples:
+
+      specanalyze layers trace.parquet --phase verify
+
+      specanalyze layers trace.parquet --against eager.parquet
     """
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine, output=output)
+    if against is not None:
+        other = open_recording(against, salvage=salvage, jobs=jobs, engine=engine, output=output)
+        _check(trace, other, phase, mapping, top, json=json, output=output, force=force)
+        return
     from specanalyze.answers.layers import by_layer, by_module
     from specanalyze.answers.layers import layers as layer_table
 
@@ -73,6 +96,49 @@ def layers(
         json=json,
         output=output,
         force=force,
+    )
+
+
+def _check(
+    trace: Trace,
+    against: Trace,
+    phase: str,
+    mapping: dict[str, str] | None,
+    top: int,
+    *,
+    json: bool,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """The node map beside an eager recording."""
+    from specanalyze.answers.eager_check import check_against, differences, verdict
+
+    result = check_against(trace, against, phase, mapping)
+
+    def show() -> None:
+        from specanalyze.render.eager_check import draw
+
+        draw(result, top)
+
+    deliver(
+        lambda: result.pairs,
+        lambda: {
+            "trace": trace.name,
+            "against": against.name,
+            "phase": phase,
+            "ranks": result.ranks.to_dicts(),
+            "differences": differences(result).to_dicts(),
+            "outer_parts": [{"graph": one, "eager": other} for one, other in result.prefixes],
+            "pairs": result.pairs.to_dicts(),
+            "remarks": result.remarks,
+            "warnings": result.warnings,
+        },
+        show,
+        result.warnings,
+        json=json,
+        output=output,
+        force=force,
+        verdict=verdict(result),
     )
 
 

@@ -1,0 +1,84 @@
+"""A node map beside an eager recording in the terminal: the count of each rank, then every kind of difference."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from specanalyze.answers.eager_check import MODULE, UNKNOWN, EagerCheck, differences
+from specanalyze.render.terminal import console, notes, table
+from specschema.figures import counted
+
+
+def draw(result: EagerCheck, top: int) -> None:
+    """Print the counts, and the ``top`` largest kinds of difference."""
+    out = console()
+    columns = [
+        ("rank", "left"),
+        ("kernels,\ngraph", "right"),
+        ("in\nreplays", "right"),
+        ("kernels,\neager", "right"),
+        ("same, in\nsame order", "right"),
+        ("of these\nin replays", "right"),
+        ("modules\ncompared", "right"),
+        ("same\nmodule", "right"),
+        ("same\nclass", "right"),
+    ]
+    names = (
+        "graph_kernels",
+        "in_replay",
+        "eager_kernels",
+        "pairs",
+        "in_replay_pairs",
+        "compared",
+        "same_module",
+        "same_class",
+    )
+    ranks = list(result.ranks.iter_rows(named=True))
+    rows = [[r["rank"], *(str(r[name]) for name in names)] for r in ranks]
+    out.print(table(f"{result.phase}, one instance each: graph against eager", columns, rows))
+    kinds = differences(result)
+    unknown = int(kinds.filter(pl.col("verdict") == UNKNOWN)["count"].sum())
+    kinds = kinds.filter(pl.col("verdict") != UNKNOWN)
+    if kinds.height:
+        out.print()
+        out.print(
+            table(
+                f"what differs ({min(top, kinds.height)} of {counted(kinds.height, 'kind')}, layers together)",
+                [
+                    ("what", "left"),
+                    ("count", "right"),
+                    ("first at", "right"),
+                    ("kernel", "name"),
+                    ("module, graph", "left"),
+                    ("module, eager", "left"),
+                ],
+                [
+                    [
+                        r["verdict"],
+                        str(r["count"]),
+                        str(r["eager_place"] if r["graph_place"] is None else r["graph_place"]),
+                        r["kernel"],
+                        _said(r, "graph"),
+                        _said(r, "eager"),
+                    ]
+                    for r in kinds.head(top).iter_rows(named=True)
+                ],
+                spare=("first at",),
+            )
+        )
+    blind = [f"{counted(unknown, 'pair')} with a module unknown on one side or both"] if unknown else []
+    alike = (
+        f"rank {r['rank']}: of {counted(r[f'{side}_instances'], 'instance')} {side}, {r[f'{side}_alike']} have these very kernels and "
+        "modules"
+        for r in ranks
+        for side in ("graph", "eager")
+    )
+    notes(out, [*blind, *result.remarks, *alike])
+
+
+def _said(row: dict[str, str | None], side: str) -> str:
+    """Module of one side, with the class where that is what differs."""
+    module, kind = row[f"{side}_module"] or "", row[f"{side}_class"]
+    if side == "eager" and row["verdict"] == MODULE and module == row["graph_module"]:
+        return "that of another layer"
+    return f"{module} ({kind})" if kind and row["graph_class"] != row["eager_class"] else module
