@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specschema.install_line import install_line
+from specschema.install_line import install_line, missing
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -114,6 +114,44 @@ main()
     assert done.returncode == 1
     assert done.stderr.strip() == f"speccollect: torch is not installed; run: {install_line('collector')}"
     assert not trace.exists()
+
+
+def test_the_demo_complains_of_the_output_before_torch(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+sys.argv = ["speccollect", "demo", *sys.argv[1:]]
+from speccollect.__main__ import main
+main()
+"""
+    for words, said in ((["-o", "nowhere/t.parquet"], "no folder nowhere"), (["--windows", "zzz=1"], "'zzz' is not a")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.stderr
+
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "embedded_tp2.parquet"
+
+
+@pytest.mark.parametrize("package", ["polars", "numpy", "pyarrow", "rich", "msgspec"])
+def test_what_a_command_of_the_analyzer_lacks_is_named(package: str) -> None:
+    """Beside a server the collector alone is installed: a breakdown there ended in a traceback."""
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+sys.argv = ["specanalyze", "breakdown", {str(SAMPLE)!r}]
+from specanalyze.__main__ import main
+main()
+"""
+    done = python(code)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: {package} is not installed; run: {install_line('analyzer')}\n"
+
+
+@pytest.mark.parametrize("name", ["specanalyze.answers", "specschema.phases", "sqlite3", "_lzma", None])
+def test_a_module_of_ours_or_of_python_is_no_users_fault(name: str | None) -> None:
+    assert missing(ModuleNotFoundError("gone", name=name), "analyzer") is None
 
 
 def test_missing_dependencies_are_named() -> None:

@@ -25,11 +25,12 @@ def main() -> None:
     try:
         from specanalyze.cli import run
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in ("specanalyze", "specschema"):
-            raise
-        from specschema.install_line import install_line
+        from specschema.install_line import missing
 
-        sys.stderr.write(f"error: {error.name} is not installed; run: {install_line('analyzer')}\n")
+        line = missing(error, "analyzer")
+        if line is None:
+            raise
+        sys.stderr.write(f"error: {line}\n")
         sys.exit(1)
     _leave(run())
 

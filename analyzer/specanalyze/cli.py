@@ -73,6 +73,17 @@ def run(arguments: list[str] | None = None) -> int:
         _take_bars_off()
         _complain(error)
         return 1
+    except (
+        ModuleNotFoundError
+    ) as error:  # commands import what they need: whoever installed the collector alone has no polars
+        from specschema.install_line import missing
+
+        line = missing(error, "analyzer")
+        if line is None:
+            raise
+        _take_bars_off()
+        _complain(SpecError(line))
+        return 1
     except BrokenPipeError:
         # The reader of our pipe has gone (``| head``): nothing is wrong, and Python must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,11 +19,12 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 def _missing(error: ModuleNotFoundError) -> NoReturn:
     """Say what to install; a module of our own that is missing is our fault and keeps its traceback."""
-    if error.name is None or error.name.partition(".")[0] in ("speccollect", "specschema"):
-        raise error
-    from specschema.install_line import install_line
+    from specschema.install_line import missing
 
-    sys.stderr.write(f"speccollect: {error.name} is not installed; run: {install_line('collector')}\n")
+    line = missing(error, "collector")
+    if line is None:
+        raise error
+    sys.stderr.write(f"speccollect: {line}\n")
     sys.exit(1)
 
 

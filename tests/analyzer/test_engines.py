@@ -270,3 +270,29 @@ def test_what_cannot_be_is_refused(choose: Callable[[Trace], Trace], said: str) 
 def test_a_trace_made_by_hand_needs_no_engine(tmp_path: Path) -> None:
     trace = replace(four_ranks(tmp_path), engine=None)
     assert [key for key, _, _ in each_rank(trace, rank_functions.key_and_pid)] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["breakdown", STEPS2], "--engine ray: ray is not installed; run: pip install"),
+        (["compare", STEPS2, PLAIN], "--engine ray: ray is not installed; run: pip install"),
+        (["compare", STEPS2, "absent.parquet"], "absent.parquet: no such file or folder"),
+        (["breakeven", STEPS2, "--baseline", "absent.parquet"], "absent.parquet: no such file or folder"),
+        (["sweep", STEPS2, "absent.parquet"], "absent.parquet: no such file or folder"),
+        (["whatif", STEPS2, "--steps", "3", "--with", "absent.parquet"], "absent.parquet: no such file or folder"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_without_ray_files_are_complained_of_first(
+    words: list[str | Path],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run([*map(str, words), "--engine", "ray"]) == 2
+    error = capsys.readouterr().err
+    assert (error.startswith(f"error: {said}"), error.count("\n")) == (True, 1), error

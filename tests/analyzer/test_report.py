@@ -317,6 +317,25 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
     assert done.stderr == f"error: {package} is not installed; run: {install_line('report')}\n"
 
 
+@pytest.mark.parametrize("package", ["altair", "vl_convert", "jinja2"])
+def test_files_are_complained_of_before_packages(tmp_path: Path, package: str) -> None:
+    """Whoever mistyped a name was first sent to install 100 MB."""
+    trace = story.first_recording().write(tmp_path)
+    (tmp_path / "bad.json").write_text("no trace")
+    (tmp_path / "empty.parquet").touch()
+    for words, said in (
+        (["absent.parquet"], "absent.parquet: no such file or folder"),
+        (["bad.json"], "bad.json"),
+        (["empty.parquet"], "empty.parquet"),
+        ([str(trace), "absent.parquet"], "absent.parquet: no such file or folder"),
+        ([str(trace), "--baseline", "absent.parquet"], "absent.parquet: no such file or folder"),
+        ([str(trace), "--phase-map", "absent.json"], "absent.json"),
+        ([str(trace), "--values", "1,2"], "--values 1,2: give one number"),
+    ):
+        done = cli("report", *words, cwd=tmp_path, blocked=package)
+        assert (done.returncode, done.stderr.count("\n"), said in done.stderr) in ((1, 1, True), (2, 1, True))
+
+
 @pytest.mark.parametrize(
     ("origin", "expected"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,6 +18,9 @@ from specanalyze.commands.options import (
 from specanalyze.commands.output_path import refuse_output
 from specanalyze.commands.recording_arguments import open_recording, recordings_among
 from specanalyze.whole_number import whole_number
+
+_EXTRA: Final = ("altair", "jinja2", "markupsafe", "vl_convert")
+"""Packages of the extra ``report``."""
 
 
 def report(
@@ -72,16 +75,6 @@ def report(
     from specschema.errors import UsageError
 
     refuse_output(output, (".html", ".htm"), force=force)
-    try:
-        from specanalyze.report.page import build_report, to_html
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("altair", "jinja2", "markupsafe", "vl_convert"):
-            raise
-        from specschema.install_line import install_line
-
-        raise UsageError(f"{error.name} is not installed; run: {install_line('report')}") from None
-    from specanalyze.render.stderr import warn
-
     mapping = phase_map_of(phase_map)
     traces = [open_for(paths, salvage=salvage, device=device, output=output) for paths in recordings_among(recordings)]
     plain = None if baseline is None else open_recording(baseline, salvage=salvage, device=device, output=output)
@@ -92,6 +85,18 @@ def report(
             if len(traces) > 1
             else f"--values {values}: give one number, the draft steps of the recording"
         )
+    # After the files: whoever mistyped one need not install anything to hear of it.
+    try:
+        from specanalyze.report.page import build_report, to_html
+    except ModuleNotFoundError as error:
+        from specschema.install_line import missing
+
+        line = missing(error, "report")
+        if line is None or error.name is None or error.name.partition(".")[0] not in _EXTRA:
+            raise
+        raise UsageError(line) from None
+    from specanalyze.render.stderr import warn
+
     result = build_report(
         traces, baseline=plain, accept_differences=accept_differences, values=steps, phase_map=mapping
     )

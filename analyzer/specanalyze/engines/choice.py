@@ -23,7 +23,7 @@ def with_engine(trace: Trace, name: str = "local", jobs: int | None = None, repo
         report: progress, as given to ``load.open_trace``.
 
     Raises:
-        UsageError: no such engine, a number below 1, or Ray is not installed.
+        UsageError: no such engine, or a number below 1.
     """
     if name not in ENGINES:
         raise UsageError(f"--engine {name}: use {' or '.join(ENGINES)}")

@@ -18,6 +18,7 @@ from specanalyze.engines.shipment import Outcome, Shipment, perform
 from specanalyze.reading_progress import Report, in_worker
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
+from specschema.install_line import missing
 
 ADDRESS: Final = "RAY_ADDRESS"
 RETRIES: Final = 3
@@ -43,25 +44,28 @@ class RayTasks:
 
     Args:
         report: called with (bytes read, bytes of all files), when a rank is done.
-
-    Raises:
-        UsageError: Ray is not installed.
     """
 
     def __init__(self, report: Report | None = None) -> None:
         self._report = report
-        try:
-            import ray  # noqa: F401
-        except ModuleNotFoundError:
-            raise UsageError('--engine ray needs Ray; run: pip install "specanalyze[cluster]"') from None
 
     def progress(self, done: int, total: int) -> None:
         if self._report is not None:
             self._report(done, total)
 
     def run(self, units: Sequence[Unit], call: Call) -> Iterator[Any]:
-        import ray
+        """See ``engine.Engine``.
 
+        Raises:
+            UsageError: Ray is not installed, told now that every recording of the command line has been looked at; or no cluster.
+        """
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            line = missing(error, "cluster")
+            if line is None:
+                raise
+            raise UsageError(f"--engine ray: {line}") from None
         _connect()
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(work)
         shipments: dict[int, tuple[str, Any]] = {}

@@ -325,6 +325,10 @@ def demo(
 ) -> None:
     """Record a small speculative engine of our own, on GPUs or any CPU."""
     from speccollect.cli.render import show_merged, show_trace
+    from speccollect.output_path import refuse_output
+
+    refuse_output(output, force=force)  # before torch, which may be missing, is
+    _windows(windows)
     from speccollect.demo.main import run_demo
 
     result = run_demo(
