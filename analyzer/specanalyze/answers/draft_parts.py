@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specanalyze.answers.bootstrap import Floats
-from specanalyze.attribution.activities import Activities
-from specanalyze.attribution.analysis import WindowAnalysis
 from specanalyze.attribution.ranges import PHASE_CODE
-from specanalyze.columns import Ints, integers
+from specanalyze.attribution.window_work import WindowWork
+from specanalyze.columns import Ints, how_many, integers
 from specschema.phases import BUCKETS
 
 DRAFT = PHASE_CODE["draft"]
@@ -41,42 +41,35 @@ class DraftParts:
     instances: int
 
     @classmethod
-    def of(cls, window: WindowAnalysis) -> DraftParts:
-        acts, part = window.activities, window.partition
+    def of(cls, work: WindowWork) -> DraftParts:
         none = np.zeros(len(BUCKETS), dtype=np.int64)
-        mine = acts.phase == DRAFT
-        if part is None or not mine.any():
+        mine = np.flatnonzero(work.phase == DRAFT)
+        if not len(work.ranges) or not len(mine):
             return cls(none, none, 0, 0, 0, 0)
-        in_graph = mine & (acts.launch >= 0) & np.append(acts.launches.graph, False)[acts.launch]
-        once = mine & (~in_graph | _before_modules(acts, in_graph))
-        exposed = np.zeros(len(acts), dtype=np.int64)
-        held = part.activity >= 0
-        np.add.at(exposed, part.activity[held], (part.end - part.start)[held])
+        bucket, exposed, call = (column[mine] for column in (work.bucket, work.exposed, work.call))
+        in_graph = work.graph[call]
+        once = ~in_graph | (in_graph & _before_modules(work, work.node[mine]))
         sums = [
-            np.bincount(acts.bucket[rows], weights=exposed[rows], minlength=len(BUCKETS)).astype(np.int64)
-            for rows in (once, mine)
+            np.bincount(bucket[rows], weights=exposed[rows], minlength=len(BUCKETS)).astype(np.int64)
+            for rows in (once, np.ones(len(mine), dtype=bool))
         ]
-        launches = np.unique(acts.launch[in_graph])
-        ranges = np.unique(acts.range[in_graph])
-        return cls(sums[0], sums[1], int((once & in_graph).sum()), int(in_graph.sum()), len(launches), len(ranges))
+        replays, instances = how_many(call[in_graph]), how_many(work.range[mine][in_graph])
+        return cls(sums[0], sums[1], int((once & in_graph).sum()), int(in_graph.sum()), replays, instances)
 
 
-def _before_modules(acts: Activities, in_graph: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Activities whose node lies before the first node of their graph that a module added."""
-    placement = acts.placement
-    none = np.zeros(len(acts), dtype=bool)
-    if placement is None or not placement.nodes.height:
-        return none
-    graph, ordinal = (integers(placement.nodes, name, -1) for name in ("graph_id", "node"))
-    owned = placement.nodes.get_column("module").is_not_null().to_numpy()
+def _before_modules(work: WindowWork, node: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which nodes (rows of ``work.nodes``) lie before the first node of their graph that a module added."""
+    if work.nodes is None or not work.nodes.height:
+        return np.zeros(len(node), dtype=bool)
+    graph, ordinal = (integers(work.nodes, name, -1) for name in ("graph_id", "node"))
+    owned = work.nodes.get_column("module").is_not_null().to_numpy()
     graphs, number = np.unique(graph, return_inverse=True)
     first = np.full(len(graphs), -1, dtype=np.int64)
     if owned.any():
         least = np.full(len(graphs), np.iinfo(np.int64).max, dtype=np.int64)
         np.minimum.at(least, number[owned], ordinal[owned])
         first = np.where(least == np.iinfo(np.int64).max, -1, least)
-    row = np.maximum(placement.node_row, 0)
-    before: NDArray[np.bool_] = in_graph & (placement.node_row >= 0) & (ordinal[row] < first[number[row]])
+    before: NDArray[np.bool_] = (node >= 0) & (ordinal < first[number])[node]
     return before
 
 

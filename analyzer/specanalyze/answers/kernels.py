@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from specanalyze.attribution.analysis import RankAnalysis, WindowAnalysis, analyse_rank
-from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.rank_result import read_rank
+from specanalyze.attribution.window_work import WindowWork
+from specanalyze.columns import distinct
 from specanalyze.engines.engine import each_rank
+from specanalyze.native.timeline import Array
 from specanalyze.trace import RankSource, Trace
 from specschema.phases import BUCKETS, PHASE_KEYS
 
-SCHEMA = {
+SCHEMA: Final[dict[str, Any]] = {
     "rank": pl.String,
     "phase": pl.String,
     "bucket": pl.String,
@@ -46,69 +51,93 @@ def kernels(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.Data
 
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
-    return rank_kernels(analyse_rank(source.read(), phase_map))
+    read = read_rank(source, trace, phase_map, look=KernelTimes.of)
+    return rank_kernels(read.rank.key, read.looked)
 
 
-def rank_kernels(rank: RankAnalysis) -> pl.DataFrame:
-    """``kernels`` of one rank."""
-    frames = [_window_table(window, rank.trace.key) for window in rank.windows]
-    if not frames:
+@dataclass(frozen=True)
+class KernelTimes:
+    """The device activities of one window, kernel by kernel.
+
+    Attributes:
+        keys: phase, bucket, subclass, name, classified of each kernel, in order of its first activity; exposed_ns.
+        kernel: row of ``keys`` for each activity.
+        length: of each, ns.
+    """
+
+    keys: pl.DataFrame
+    kernel: NDArray[np.uint32]
+    length: Array
+
+    @classmethod
+    def of(cls, work: WindowWork) -> KernelTimes:
+        sizes = (len(BUCKETS), max(1, len(work.subclasses)), max(1, len(work.names)), 2)
+        code = work.phase.astype(np.int64)
+        for size, column in zip(sizes, (work.bucket, work.subclass, work.name, work.classified), strict=True):
+            code *= size
+            code += column
+        used, kernel = distinct(code)
+        first = np.full(len(used), len(code), dtype=np.int64)
+        np.minimum.at(first, kernel, np.arange(len(code)))
+        order = np.argsort(first, kind="stable")
+        rank = np.empty(len(used), dtype=np.uint32)
+        rank[order] = np.arange(len(used), dtype=np.uint32)
+        exposed = np.zeros(len(used), dtype=np.int64)
+        np.add.at(exposed, kernel, work.exposed.astype(np.int64))
+        parts = []
+        rest = used[order]
+        for size in reversed(sizes):
+            rest, part = np.divmod(rest, size)
+            parts.append(part)
+        known, name, subclass, bucket = parts
+        keys = pl.DataFrame(
+            {
+                "phase": [PHASE_KEYS[p] for p in rest.tolist()],
+                "bucket": [BUCKETS[b] for b in bucket.tolist()],
+                "subclass": [work.subclasses[s] for s in subclass.tolist()],
+                "name": [work.names[n] for n in name.tolist()],
+                "classified": known.astype(bool),
+                "exposed_ns": exposed[order],
+            },
+            schema=_KEYS,
+        )
+        return cls(keys, rank[kernel], work.length)
+
+
+_KEYS: Final = {name: SCHEMA[name] for name in ("phase", "bucket", "subclass", "name", "classified", "exposed_ns")}
+
+
+def rank_kernels(key: str, windows: Sequence[KernelTimes]) -> pl.DataFrame:
+    """``kernels`` of one rank, from the activities of its windows."""
+    if not windows:
         return pl.DataFrame(schema=SCHEMA)
-    rows = pl.concat(frames)
-    keys = ["rank", "phase", "bucket", "subclass", "name", "classified"]
+    names = ["phase", "bucket", "subclass", "name", "classified"]
+    keys = pl.concat([window.keys for window in windows])
+    whole = keys.group_by(names, maintain_order=True).agg(pl.col("exposed_ns").sum()).with_row_index("kernel")
+    numbers = keys.join(whole, on=names, how="left", maintain_order="left").get_column("kernel").to_numpy()
+    first = 0
+    frames = []
+    for window in windows:
+        of_key = numbers[first : first + window.keys.height]
+        first += window.keys.height
+        frames.append(pl.DataFrame({"kernel": of_key[window.kernel], "dur_ns": window.length.astype(np.int64)}))
     duration = pl.col("dur_ns")
-    return (
-        rows.group_by(keys, maintain_order=True)
+    spread = (
+        pl.concat(frames)
+        .group_by("kernel")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             duration.sum().alias("sum_ns"),
-            pl.col("exposed_ns").sum(),
             duration.mean().alias("mean_ns"),
             duration.quantile(0.1, "linear").alias("p10_ns"),
             duration.median().alias("median_ns"),
             duration.quantile(0.9, "linear").alias("p90_ns"),
             duration.max().alias("max_ns"),
         )
-        .sort("sum_ns", "name", descending=[True, False], maintain_order=True)
-        .select(*SCHEMA)
-    )
-
-
-def _window_table(window: WindowAnalysis, key: str) -> pl.DataFrame:
-    """One row an activity: its keys, duration and exposed time."""
-    acts, part = window.activities, window.partition
-    exposed = np.zeros(len(acts), dtype=np.int64)
-    if part is not None:
-        held = part.activity >= 0
-        np.add.at(exposed, part.activity[held], (part.end - part.start)[held])
-    names = pl.DataFrame(
-        {"code": range(len(acts.names)), "name": list(acts.names)}, schema={"code": pl.Int64, "name": pl.String}
-    )
-    finer = pl.DataFrame(
-        {"subclass_code": range(len(acts.subclasses)), "subclass": list(acts.subclasses)},
-        schema={"subclass_code": pl.Int64, "subclass": pl.String},
-    )
-    table = pl.DataFrame(
-        {
-            "code": acts.name,
-            "subclass_code": acts.subclass,
-            "phase_code": acts.phase,
-            "bucket_code": acts.bucket,
-            "dur_ns": acts.end - acts.start,
-            "exposed_ns": exposed,
-            "classified": acts.classified,
-        }
-    )
-    phases = pl.DataFrame({"phase_code": list(PHASE_CODE.values()), "phase": list(PHASE_KEYS)}).cast(
-        {"phase_code": pl.Int64}
-    )
-    buckets = pl.DataFrame({"bucket_code": range(len(BUCKETS)), "bucket": list(BUCKETS)}).cast(
-        {"bucket_code": pl.Int64}
     )
     return (
-        table.join(names, on="code", how="left", maintain_order="left")
-        .join(finer, on="subclass_code", how="left", maintain_order="left")
-        .join(phases, on="phase_code", how="left", maintain_order="left")
-        .join(buckets, on="bucket_code", how="left", maintain_order="left")
-        .select(pl.lit(key).alias("rank"), "phase", "bucket", "subclass", "name", "classified", "dur_ns", "exposed_ns")
+        whole.join(spread, on="kernel")
+        .sort("kernel")
+        .sort("sum_ns", "name", descending=[True, False], maintain_order=True)
+        .select(pl.lit(key).alias("rank"), *(name for name in SCHEMA if name != "rank"))
     )

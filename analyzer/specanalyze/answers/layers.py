@@ -6,16 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from specanalyze.answers.advice import NODE_MAP, advice
-from specanalyze.attribution.activities import BUCKET_CODE
-from specanalyze.attribution.analysis import WindowAnalysis, analyse_rank
 from specanalyze.attribution.ranges import PHASE_CODE
-from specanalyze.columns import Ints, integers, texts
+from specanalyze.attribution.rank_result import read_rank
+from specanalyze.attribution.window_work import WindowWork
+from specanalyze.columns import Ints, distinct, integers, texts
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
@@ -110,85 +111,105 @@ class _Rank:
 
 
 def _rank(source: RankSource, trace: Trace, phase: str, phase_map: Mapping[str, str] | None) -> _Rank:
-    analysis = analyse_rank(source.read(), phase_map)
-    parts = [_window_rows(window, phase) for window in analysis.windows]
-    stretches = pl.concat([rows for rows, *_ in parts]).with_columns(pl.lit(source.key).alias("rank"))
-    placed, replays, unplaced_ns = (sum(numbers) for numbers in zip(*(counts for _, *counts in parts), strict=True))
-    known = any(window.activities.placement is not None for window in analysis.windows)
-    return _Rank(_summed(stretches, phase), (placed, replays, unplaced_ns), known)
+    read = read_rank(source, trace, phase_map, look=partial(_window_times, phase=phase))
+    times = pl.concat([window.times for window in read.looked]).with_columns(pl.lit(source.key).alias("rank"))
+    counts = [(w.placed, w.replays, w.unplaced_ns) for w in read.looked]
+    placed, replays, unplaced_ns = (sum(numbers) for numbers in zip(*counts, strict=True))
+    known = any(window.nodes_known for window in read.looked)
+    return _Rank(_summed(times, phase), (placed, replays, unplaced_ns), known)
 
 
-def _window_rows(window: WindowAnalysis, phase: str) -> tuple[pl.DataFrame, int, int, int]:
-    """Stretches of the phase that belong to a node, replays placed, replays in all, and time without a node."""
-    acts, part = window.activities, window.partition
-    empty = pl.DataFrame(
-        schema=dict.fromkeys(("instance", "order", "ns", "gap_ns", "activity", "layer"), pl.Int64)
-        | dict.fromkeys(("module", "module_class", "bucket", "subclass"), pl.String)
-    )
-    if part is None:
-        return empty, 0, 0, 0
+_KEYS: Final = ("layer", "module", "module_class", "bucket", "subclass")
+_TIMES: Final[dict[str, Any]] = {
+    **dict.fromkeys(("instance", "order", "activities", "ns", "gap_ns", "layer"), pl.Int64),
+    **dict.fromkeys(_KEYS[1:], pl.Categorical),
+}
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The phase in one window of one rank.
+
+    Attributes:
+        times: of each instance and of each place (columns _KEYS) in it: order (the first node that belongs there), activities, ns
+            that they got, gap_ns.
+        placed, replays, unplaced_ns: as in ``Layers``.
+        nodes_known: whether the window has nodes at all.
+    """
+
+    times: pl.DataFrame
+    placed: int
+    replays: int
+    unplaced_ns: int
+    nodes_known: bool
+
+
+def _window_times(work: WindowWork, phase: str) -> _Window:
+    """What the phase's nodes took in a window."""
     code = PHASE_CODE[phase]
-    node_row = acts.placement.node_row if acts.placement is not None else np.full(len(acts), -1, dtype=np.int64)
-    in_replay = (acts.launch >= 0) & (acts.phase == code)
-    in_replay &= np.append(acts.launches.graph, False)[acts.launch]
-    of_launch = pl.DataFrame({"launch": acts.launch[in_replay], "known": node_row[in_replay] >= 0})
-    per_replay = of_launch.group_by("launch").agg(pl.col("known").all())
-    length = part.end - part.start
-    running = (part.activity >= 0) & (part.phase == code)
-    known = running.copy()
-    known[running] = node_row[part.activity[running]] >= 0
-    unplaced = int(length[running & ~known].sum())
-    if acts.placement is None or not known.any():
-        return empty, 0, per_replay.height, unplaced
+    empty = pl.DataFrame(schema=_TIMES)
+    nodes = work.nodes
+    if not len(work.ranges):
+        return _Window(empty, 0, 0, 0, nodes is not None)
+    mine = work.phase == code
+    known = work.node >= 0
+    replayed, lacking = np.zeros(len(work.graph), dtype=bool), np.zeros(len(work.graph), dtype=bool)
+    in_replay = mine & work.in_graph
+    replayed[work.call[in_replay]] = True
+    lacking[work.call[in_replay & ~known]] = True
+    replays, placed = int(replayed.sum()), int((replayed & ~lacking).sum())
+    running = mine & (work.exposed > 0)
+    unplaced = int(work.exposed[running & ~known].sum(dtype=np.int64))
+    runs = np.flatnonzero(running & known)
+    if nodes is None or not len(runs):
+        return _Window(empty, 0, replays, unplaced, nodes is not None)
     # A gap inside a replay is the time its next activity had to wait for: it is shown before that activity's module.
-    gap = np.flatnonzero((part.bucket == BUCKET_CODE["graph_gap"]) & (part.phase == code))
-    following = np.minimum(gap + 1, len(part.start) - 1)
-    after = part.activity[following]
-    fits = (after >= 0) & (node_row[after] >= 0)
-    gap, after = gap[fits], after[fits]
-    index = np.concatenate([np.flatnonzero(known), gap])
-    activity = np.concatenate([part.activity[known], after])
-    is_gap = np.arange(len(index)) >= int(known.sum())
-    nodes = acts.placement.nodes
-    modules, classes = texts(nodes, "module"), texts(nodes, "module_class")
-    table = pl.DataFrame(
-        {
-            "instance": part.range[index],
-            "order": node_row[activity],
-            "ns": np.where(is_gap, 0, length[index]),
-            "gap_ns": np.where(is_gap, length[index], 0),
-            "activity": np.where(is_gap, -1, activity),
-            "bucket_code": acts.bucket[activity],
-            "subclass_code": acts.subclass[activity],
-        }
-    )
-    named = pl.DataFrame(
-        {
-            "order": range(nodes.height),
-            "module": modules,
-            "module_class": classes,
-            "layer": _layer_of_nodes(modules, integers(nodes, "graph_id", -1)),
-        },
-        schema={"order": pl.Int64, "module": pl.String, "module_class": pl.String, "layer": pl.Int64},
-    )
-    buckets = pl.DataFrame({"bucket_code": range(len(BUCKETS)), "bucket": list(BUCKETS)}).cast(
-        {"bucket_code": pl.Int64}
-    )
-    finer = pl.DataFrame({"subclass_code": range(len(acts.subclasses)), "subclass": list(acts.subclasses)})
-    rows = (
-        table.join(named, on="order", how="left")
-        .join(buckets, on="bucket_code", how="left")
-        .join(finer.cast({"subclass_code": pl.Int64}), on="subclass_code", how="left")
-        .with_columns(  # instances and activities are numbered within a window
-            pl.col("instance") + window.window * WINDOW_STRIDE,
-            pl.when(pl.col("activity") >= 0)
-            .then(pl.col("activity") + window.window * WINDOW_STRIDE)
-            .otherwise(-1)
-            .alias("activity"),
+    gaps = np.flatnonzero((work.gap > 0) & known)
+    gaps = gaps[work.gap_phase[gaps] == code]
+    of_node, places = _places(nodes)
+    rows = np.concatenate([runs, gaps])
+    count = len(runs)
+    wide = len(work.subclasses) * len(BUCKETS)
+    place = of_node[work.node[rows]].astype(np.int64) * wide
+    place += work.bucket[rows].astype(np.int64) * len(work.subclasses) + work.subclass[rows]
+    used, place = distinct(place)
+    times = (
+        pl.DataFrame(
+            {
+                "instance": np.concatenate([work.range[runs], work.gap_range[gaps]]).astype(np.int64),
+                "place": place.astype(np.uint32),
+                "order": work.node[rows].astype(np.int64),
+                "activities": (np.arange(len(rows)) < count).astype(np.int64),
+                "ns": np.append(work.exposed[runs].astype(np.int64), np.zeros(len(gaps), dtype=np.int64)),
+                "gap_ns": np.append(np.zeros(count, dtype=np.int64), work.gap[gaps]),
+            }
         )
-        .select(empty.columns)
+        .group_by("instance", "place")
+        .agg(pl.col("order").min(), pl.col("activities", "ns", "gap_ns").sum())
     )
-    return rows, per_replay.filter(pl.col("known")).height, per_replay.height, unplaced
+    at, finer = np.divmod(used, wide)
+    bucket, subclass = np.divmod(finer, len(work.subclasses))
+    named = places[at].with_columns(
+        pl.Series("place", np.arange(len(used)), dtype=pl.UInt32),
+        pl.Series("bucket", [BUCKETS[b] for b in bucket.tolist()], dtype=pl.Categorical),
+        pl.Series("subclass", [work.subclasses[s] for s in subclass.tolist()], dtype=pl.Categorical),
+    )
+    times = times.join(named, on="place", how="left").with_columns(  # instances are numbered within a window
+        pl.col("instance") + work.window * WINDOW_STRIDE
+    )
+    return _Window(times.select(pl.col(n).cast(t) for n, t in _TIMES.items()), placed, replays, unplaced, True)
+
+
+def _places(nodes: pl.DataFrame) -> tuple[Ints, pl.DataFrame]:
+    """Number of the module that each node belongs to, by layer; and layer, module and module_class of each."""
+    modules = texts(nodes, "module")
+    rows = zip(
+        _layer_of_nodes(modules, integers(nodes, "graph_id", -1)), modules, texts(nodes, "module_class"), strict=True
+    )
+    numbers: dict[tuple[int | None, str | None, str | None], int] = {}
+    of_node = [numbers.setdefault(row, len(numbers)) for row in rows]  # one turn a node
+    schema = {"layer": pl.Int64, "module": pl.Categorical, "module_class": pl.Categorical}
+    return np.array(of_node, dtype=np.int64), pl.DataFrame(list(numbers), schema=schema, orient="row")
 
 
 def _layer_of_nodes(modules: list[str | None], graphs: Ints) -> list[int | None]:
@@ -216,23 +237,21 @@ def _layer_of_nodes(modules: list[str | None], graphs: Ints) -> list[int | None]
     return layer
 
 
-def _summed(stretches: pl.DataFrame, phase: str) -> pl.DataFrame:
+def _summed(times: pl.DataFrame, phase: str) -> pl.DataFrame:
     """One row a rank, module and bucket, in model order; medians over the phase's instances (0 where it did not run)."""
-    keys = ["rank", "layer", "module", "module_class", "bucket", "subclass"]
-    instances = stretches.group_by("rank").agg(pl.col("instance").n_unique().alias("instances"))
-    per_instance = stretches.group_by([*keys, "instance"]).agg(pl.col("ns").sum(), pl.col("gap_ns").sum())
-    spread = per_instance.group_by(keys).agg(
-        pl.col("ns").median().alias("median_ns"), pl.col("gap_ns").median().alias("median_gap_ns")
-    )
-    sums = stretches.group_by(keys).agg(
+    keys = ["rank", *_KEYS]
+    instances = times.group_by("rank").agg(pl.col("instance").n_unique().alias("instances"))
+    sums = times.group_by(keys).agg(
         pl.col("order").min(),
-        pl.col("activity").filter(pl.col("activity") >= 0).n_unique().cast(pl.Int64).alias("activities"),
+        pl.col("activities").sum(),
         pl.col("ns").sum().alias("exposed_ns"),
         pl.col("gap_ns").sum().alias("gap_before_ns"),
+        pl.col("ns").median().alias("median_ns"),
+        pl.col("gap_ns").median().alias("median_gap_ns"),
     )
     return (
-        sums.join(spread, on=keys, nulls_equal=True)
-        .join(instances, on="rank")
+        sums.join(instances, on="rank")
+        .with_columns(pl.col(name).cast(pl.String) for name in _KEYS[1:])
         .sort("rank", "order", "bucket", "subclass")
         .with_columns(pl.lit(phase).alias("phase"))
         .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())

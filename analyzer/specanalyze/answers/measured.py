@@ -16,13 +16,14 @@ from specanalyze.answers.calibration import FEW
 from specanalyze.answers.draft_parts import DraftParts, once_shares
 from specanalyze.answers.environment import argument, environment_of
 from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
-from specanalyze.answers.kernels import rank_kernels
+from specanalyze.answers.kernels import KernelTimes, rank_kernels
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whole_cycles import whole_cycles
-from specanalyze.attribution.analysis import analyse_rank
-from specanalyze.attribution.cycles import CYCLE_SCHEMA, rank_cycles, replicas
-from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
-from specanalyze.attribution.waits import Communication, Waits, communication_of, match
+from specanalyze.attribution.cycles import CYCLE_SCHEMA, replicas
+from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.attribution.rank_result import read_rank
+from specanalyze.attribution.waits import Talk, Waits, match
+from specanalyze.attribution.window_work import WindowWork
 from specanalyze.engines.engine import ranks_of
 from specanalyze.trace import RankSource, Trace
 from specanalyze.whole_number import whole_number
@@ -327,27 +328,22 @@ class _Rank:
     cycles: pl.DataFrame
     kernels: pl.DataFrame
     draft: list[DraftParts]
-    talks: dict[int, Communication]
+    talks: Mapping[int, Talk]
+
+
+def _look(work: WindowWork) -> tuple[KernelTimes, DraftParts]:
+    return KernelTimes.of(work), DraftParts.of(work)
 
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> _Rank:
-    rank = source.read()
-    analysis = analyse_rank(rank, phase_map)
-    return _Rank(
-        rank_breakdown(analysis),
-        rank_cycles(rank, phase_map, trace.metadata),
-        rank_kernels(analysis),
-        [DraftParts.of(w) for w in analysis.windows],
-        {
-            w.window: communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)
-            for w in analysis.windows
-        },
-    )
+    read = read_rank(source, trace, phase_map, talks=True, look=_look)
+    kernels = rank_kernels(read.rank.key, [times for times, _ in read.looked])
+    return _Rank(read.breakdown, read.cycles, kernels, [draft for _, draft in read.looked], read.talks)
 
 
 def _measured(trace: Trace, reduced: Iterable[_Rank]) -> Measured:
     ranks, cycles, tables = [], [], []
-    talks: dict[int, list[Communication]] = {}
+    talks: dict[int, list[Talk]] = {}
     parts: list[DraftParts] = []
     for rank in reduced:
         ranks.append(rank.breakdown)
@@ -384,7 +380,7 @@ def _communication_bucket(collectives: pl.DataFrame) -> pl.Series:
     return collectives.select(pl.coalesce(by_name, by_op)).to_series()
 
 
-def _matched(talks: Mapping[int, list[Communication]], ranks: int) -> Waits | None:
+def _matched(talks: Mapping[int, list[Talk]], ranks: int) -> Waits | None:
     """Collectives matched window by window, where all ranks have the window."""
     if ranks < 2:
         return None

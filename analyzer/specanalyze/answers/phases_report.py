@@ -16,9 +16,9 @@ from specanalyze.answers.pace import Pace, inter_token, pace_of, token_pairs
 from specanalyze.answers.phase_cycles import OTHER, phase_cycles
 from specanalyze.answers.phase_remarks import remarks
 from specanalyze.answers.server_count import REQUEST_SCHEMA, request_rows
-from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.cycles import DECODING, control_is_another_run, replicas
-from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError, UsageError
@@ -114,8 +114,8 @@ def _rank(
     source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
 ) -> tuple[RankBreakdown, pl.DataFrame, pl.DataFrame]:
     """One rank's breakdown, requests and cycles."""
-    analysis = analyse_rank(source.read(), phase_map)
-    return rank_breakdown(analysis), request_rows(analysis.trace), phase_cycles(analysis, phase_map, trace.metadata)
+    read: ReadRank[None] = read_rank(source, trace, phase_map)
+    return read.breakdown, request_rows(read.rank), phase_cycles(read, phase_map)
 
 
 _VIEW_SCHEMA: Final[dict[str, Any]] = {

@@ -10,13 +10,13 @@ import polars as pl
 
 from specanalyze.answers.breakdown import Breakdown, assemble
 from specanalyze.answers.collective_speed import collective_speeds, limit_of
-from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.collective_columns import NAMED
 from specanalyze.attribution.ranges import PHASE_CODE
-from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.attribution.wait_table import last_to_arrive, wait_json
 from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
-from specanalyze.attribution.waits import Communication, Waits, match, rank_communication
+from specanalyze.attribution.waits import Talk, Waits, match
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, Trace
 from specschema.figures import counted
@@ -50,7 +50,7 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
         TraceError: as ``breakdown.break_down``.
     """
     broken_down: list[RankBreakdown] = []
-    talk: list[Communication] = []
+    talk: list[Talk] = []
     hosts: dict[str, str | None] = {}
     world = None
     for rank, spoken, host, size in each_rank(trace, _rank, phase_map):
@@ -81,14 +81,14 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
 
 def _rank(
     source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
-) -> tuple[RankBreakdown, Communication, str | None, int | None]:
+) -> tuple[RankBreakdown, Talk, str | None, int | None]:
     """One rank's breakdown and communication kernels; its host, and the number of ranks that its file tells."""
-    analysis = analyse_rank(source.read(), phase_map)
-    rank = analysis.trace
-    return rank_breakdown(analysis), rank_communication(analysis), rank.host, rank.world_size
+    read: ReadRank[None] = read_rank(source, trace, phase_map, talks=True)
+    assert read.communication is not None
+    return read.breakdown, read.communication, read.rank.host, read.rank.world_size
 
 
-def _with_transfer(waits: Waits | None, talk: list[Communication]) -> pl.DataFrame:
+def _with_transfer(waits: Waits | None, talk: list[Talk]) -> pl.DataFrame:
     """Collectives for ``collective_speeds``: the matched ones; of a single rank all, whose transfer is unknown."""
     if waits is not None:
         return waits.collectives.filter(~pl.col("voided")) if waits.collectives.height else _UNMATCHED

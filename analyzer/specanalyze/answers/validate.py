@@ -10,8 +10,8 @@ import polars as pl
 
 from specanalyze.answers.breakdown import Breakdown, assemble
 from specanalyze.answers.cycle_numbering import numberings
-from specanalyze.attribution.analysis import analyse_rank
-from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown
+from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.attribution.rank_result import rank_result
 from specanalyze.attribution.wait_warnings import absent_ranks
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, Trace
@@ -104,4 +104,4 @@ def _presence(trace: Trace) -> list[tuple[str, str, bool, str]]:
 
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> RankBreakdown:
-    return rank_breakdown(analyse_rank(source.read(), phase_map))
+    return rank_result(source, trace, phase_map, talks=False).breakdown

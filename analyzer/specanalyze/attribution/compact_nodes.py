@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.attribution.activities import mapped_bucket
+from specanalyze.attribution.activities import mapped_bucket, mapped_subclass
 from specanalyze.attribution.captured_nodes import NodeMap
 from specanalyze.attribution.collective_columns import told
 from specanalyze.attribution.replay_fit import Fits
@@ -57,6 +57,15 @@ class RankNodes:
         every = Placement(node, self.map.rows, self.map.modules, one_of_several=np.zeros(0, dtype=bool))
         bucket, by_map = mapped_bucket(np.tile(np.arange(codes), count), every)
         return bucket.astype(np.uint8), by_map
+
+    def subclasses(self, subclasses: list[str]) -> tuple[NDArray[np.uint16], list[str]]:
+        """Finer class that each node gives a row by its bucket: code into the list, by (node, bucket); and the list, longer."""
+        count, codes = len(self.map.modules), len(BUCKETS)
+        node, bucket = np.repeat(np.arange(count), codes), np.tile(np.arange(codes), count)
+        every = Placement(node, self.map.rows, self.map.modules, one_of_several=np.zeros(0, dtype=bool))
+        decided = np.ones(len(node), dtype=bool)
+        finer, longer = mapped_subclass(np.zeros(len(node), dtype=np.int64), subclasses, bucket, decided, every)
+        return finer.astype(np.uint16).reshape(count, codes), longer
 
     def decide(self, bucket: NDArray[np.uint8], node: Array) -> NDArray[np.bool_]:
         """Give rows the buckets that their modules have, in place; which of them the map decided."""

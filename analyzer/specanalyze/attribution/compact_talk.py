@@ -7,7 +7,7 @@ but the order in the replays tells which collective is which, these sums need du
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -164,6 +164,15 @@ class CompactTalk:
             own = with_nodes(own, self.nodes, part.node)
         more = described(own, name)
         return pl.concat([kernels, more], how="horizontal").with_columns(pl.lit(part.window).alias("window"))
+
+
+def joined_parts(windows: Sequence[CompactTalk]) -> CompactTalk:
+    """One rank's windows together."""
+    return replace(
+        windows[0],
+        parts=[part for talk in windows for part in talk.parts],
+        part_replays=[sizes for talk in windows for sizes in talk.part_replays],
+    )
 
 
 def window_talk(window: JoinedWindow, looks: Looks) -> tuple[TalkPart, dict[int, Ints]]:

@@ -29,7 +29,7 @@ from specanalyze.formats.compact_rank import Calls, CompactRank, DeviceRows
 from specanalyze.intervals import by_priority, start_order
 from specanalyze.native.collect import NO_ID
 from specanalyze.native.timeline import Array, PartitionSums, Passes, RowSums, cover
-from specschema.phases import BETWEEN, BUCKETS, OUTSIDE, PHASE_KEYS, UNATTRIBUTED
+from specschema.phases import BETWEEN, BUCKETS, OUTSIDE, PHASE_KEYS, REMAINDERS, UNATTRIBUTED
 
 _SLICE: Final = 1 << 17
 """Rows handled at once where numpy would otherwise make an array as long as the rank."""
@@ -81,6 +81,7 @@ class JoinedWindow:
         first, count: first start and number of each call's rows.
         wait: calls that have rows, by start.
         replay, replay_end: the graph launches among them, and the last end of each one's rows.
+        range_end: last end of the rows launched in each range, -1 where none was, ns.
         begin, end: the window W, ns; equal where no range is recognised.
         cut: durations cut.
         by_map: rows whose bucket the node map decided; None of a rank without captured graphs, as ``placed`` is.
@@ -99,6 +100,7 @@ class JoinedWindow:
     wait: NDArray[np.int32]
     replay: NDArray[np.int32]
     replay_end: Ints
+    range_end: Ints
     begin: int
     end: int
     cut: int
@@ -132,6 +134,10 @@ class WindowSums:
     cut: int
     node_map: dict[str, int] = field(default_factory=dict)
 
+    def without_stretches(self) -> WindowSums:
+        """The sums alone."""
+        return self if self.partition is None else replace(self, partition=replace(self.partition, stretches=None))
+
 
 def joined_window(
     compiled: ctypes.CDLL,
@@ -163,6 +169,9 @@ def joined_window(
     wait = _by_start(count, calls.start)
     replay = wait[calls.graph[wait]]
     replay_end = last[replay]
+    inside = wait[call_range[wait] >= 0]
+    range_end = np.full(len(ranges), -1, dtype=np.int64)
+    np.maximum.at(range_end, call_range[inside], last[inside])
     del last  # of millions of launch calls few are of graphs
     begin = end_of = 0
     if len(ranges):
@@ -187,6 +196,7 @@ def joined_window(
         wait,
         replay,
         replay_end,
+        range_end,
         begin,
         end_of,
         cut,
@@ -196,13 +206,26 @@ def joined_window(
     )
 
 
-def window_sums(window: JoinedWindow, streams: list[int], looks: int) -> WindowSums:
+_NO_INSTANTS: Final = np.empty(0, dtype=np.int64)
+_REMAINS: Final = np.array([phase in REMAINDERS for phase in PHASE_KEYS])
+
+
+def window_sums(
+    window: JoinedWindow,
+    streams: list[int],
+    looks: int,
+    instants: Ints = _NO_INSTANTS,
+    *,
+    stretches: bool = False,
+) -> WindowSums:
     """Partition a window and sum it up.
 
     Args:
         window: of ``joined_window``.
         streams: stream id of each number in ``window.device.stream``.
         looks: how many looks there are.
+        instants: ns, in order; before each, the time that no leaf phase got is summed.
+        stretches: keep what each row got.
     """
     ranges, device, calls = window.ranges, window.device, window.calls
     wait, replay = window.wait, window.replay
@@ -240,7 +263,9 @@ def window_sums(window: JoinedWindow, streams: list[int], looks: int) -> WindowS
             "host": BUCKET_CODE["host"],
         },
     )
-    partition = bound.partition(len(PHASE_KEYS), len(ranges)) if len(ranges) else None
+    partition = None
+    if len(ranges):
+        partition = bound.partition(len(PHASE_KEYS), len(ranges), instants, _REMAINS, stretches=stretches)
     rows = bound.rows(device.look, window.by_map, max(1, looks), len(PHASE_KEYS))
     graph = np.flatnonzero(calls.graph)
     called = window.call_range[graph]

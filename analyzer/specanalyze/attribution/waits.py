@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -119,12 +119,8 @@ def communication_of(
     return Communication(key, rank, host, kernels, {window: replays})
 
 
-def rank_communication(analysis: RankAnalysis) -> Communication:
-    """One rank's communication over all windows; replays are numbered through, window after window."""
-    rank = analysis.trace
-    parts = [
-        communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows
-    ]
+def joined_windows(parts: Sequence[Communication]) -> Communication:
+    """One rank's windows together; replays are numbered through, window after window."""
     before: dict[int, int] = {}
     frames = []
     for part in parts:
@@ -135,7 +131,15 @@ def rank_communication(analysis: RankAnalysis) -> Communication:
             before[phase] = before.get(phase, 0) + len(sizes)
         frames.append(part.kernels.with_columns((pl.col("replay") + shift).alias("replay")))
     by_window = {window: sizes for part in parts for window, sizes in part.replays_by_window.items()}
-    return Communication(rank.key, rank.rank, rank.host, pl.concat(frames), by_window)
+    return replace(parts[0], kernels=pl.concat(frames), replays_by_window=by_window)
+
+
+def rank_communication(analysis: RankAnalysis) -> Communication:
+    """One rank's communication over all windows."""
+    rank = analysis.trace
+    return joined_windows(
+        [communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window) for w in analysis.windows]
+    )
 
 
 class Talk(Replays, Protocol):

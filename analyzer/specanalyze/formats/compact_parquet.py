@@ -20,6 +20,7 @@ _SUMMED: Final = frozenset(
         *("kind", "pid", "name", "start_ns", "dur_ns", "tid", "window", "correlation", "device", "stream"),
         *("cycle", "mode", "batch_size", "draft_tokens", "request_ids", "accept_lengths", "accepted_draft_tokens"),
         *("graph_batch_size", "context_tokens", *COLLECTIVE_FACTS),
+        *("prompt_tokens", "completion_tokens", "first_token_ns"),
     }
 )
 """Columns that sums over a rank need."""

@@ -88,7 +88,7 @@ class CompactRank:
 
     Attributes:
         key, rank, source, host, world_size: as ``RankTrace``.
-        events: phase, cycle, node and other host rows as the event table has them; and of every kind and window that the rank has
+        events: phase, cycle, node, request and other host rows as the event table has them; and of every kind and window that the rank has
             one row, without a time, so that what is asked of a whole table (which windows, was a profiler there) is answered.
         looks: (name, kind, operation or None) of device rows.
         streams: stream id of each (device, stream).

@@ -37,7 +37,7 @@ from specanalyze.native.collect import (
 )
 from specschema.events import DEVICE_KINDS
 
-_DROPPED: Final = ("op", "mark", "collective", "request")
+_DROPPED: Final = ("op", "mark", "collective")
 _COLUMNS: Final = {
     "start": "start_ns",
     "length": "dur_ns",

@@ -210,14 +210,29 @@ static void advance(const window *w, int layer, cursor *c) {
 
 static inline int64_t phase_of(const window *w, int64_t range) { return range < 0 ? w->outside : w->range_phase[range]; }
 
+/* What the partition keeps beside its sums; a NULL is not kept. */
+typedef struct {
+    void *exposed;      /* by row, of the width of lengths: ns that it got */
+    int64_t *gap;       /* by row: ns of the graph gap that ends with its first stretch */
+    int32_t *gap_range; /* by row: the range of that gap's call */
+    size_t instants;    /* in order */
+    const int64_t *instant;
+    const uint8_t *counts; /* of each phase: whether it counts before an instant */
+    int64_t *before;       /* by instant: ns of the phases that count before it */
+} kept;
+
 /* Give every instant of the window to one phase and bucket. totals: phases x buckets; sums: ranges x buckets;
- * graph_phase, graph_range: the part of the bucket `launch` that graph launches made. All start as zeros. */
-void timeline_partition(const window *w, int64_t *totals, int64_t *sums, int64_t *graph_phase, int64_t *graph_range) {
+ * graph_phase, graph_range: the part of the bucket `launch` that graph launches made. All start as zeros, as in `k`. */
+void timeline_partition(const window *w, int64_t *totals, int64_t *sums, int64_t *graph_phase, int64_t *graph_range,
+                        const kept *k) {
+    int64_t waited = 0, counted = 0; /* the gap right before this stretch; time that counts */
+    int32_t waited_in = -1;
+    size_t mark = 0;
     cursor layers[LAYERS];
     memset(layers, 0, sizeof layers);
-    for (int k = 0; k < LAYERS; k++) {
-        layers[k].reached = INT64_MIN;
-        advance(w, k, &layers[k]);
+    for (int i = 0; i < LAYERS; i++) {
+        layers[i].reached = INT64_MIN;
+        advance(w, i, &layers[i]);
     }
     int64_t now = w->begin;
     while (now < w->end) {
@@ -239,6 +254,14 @@ void timeline_partition(const window *w, int64_t *totals, int64_t *sums, int64_t
                 range = call < 0 ? -1 : w->call_range[call];
                 phase = call < 0 ? w->unattributed : phase_of(w, range);
                 bucket = w->bucket[owner];
+                if (k->exposed) {
+                    if (w->wide) ((int64_t *)k->exposed)[owner] += next - now;
+                    else ((uint32_t *)k->exposed)[owner] += (uint32_t)(next - now);
+                }
+                if (k->gap && waited) {
+                    k->gap[owner] = waited;
+                    k->gap_range[owner] = waited_in;
+                }
             } else if (layer < RANGES) {
                 range = w->call_range[owner];
                 phase = phase_of(w, range);
@@ -252,10 +275,16 @@ void timeline_partition(const window *w, int64_t *totals, int64_t *sums, int64_t
                 phase = phase_of(w, range);
             }
         }
+        waited = layer == SPANS ? next - now : 0;
+        waited_in = (int32_t)range;
+        for (; mark < k->instants && k->instant[mark] < next; mark++)
+            k->before[mark] = counted + (k->counts[phase] ? larger(k->instant[mark] - now, 0) : 0);
+        if (k->counts && k->counts[phase]) counted += next - now;
         totals[phase * w->buckets + bucket] += next - now;
         if (range >= 0) sums[range * w->buckets + bucket] += next - now;
         now = next;
     }
+    for (; mark < k->instants; mark++) k->before[mark] = counted;
 }
 
 /* Length of a union, fed with intervals in order of start. */

@@ -51,6 +51,33 @@ class _Window(ctypes.Structure):
     )
 
 
+class _Kept(ctypes.Structure):
+    _fields_ = (
+        ("exposed", _Pointer),
+        ("gap", _Pointer),
+        ("gap_range", _Pointer),
+        ("instants", ctypes.c_size_t),
+        ("instant", _Pointer),
+        ("counts", _Pointer),
+        ("before", _Pointer),
+    )
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """What is kept of a partition's stretches, by device row.
+
+    Attributes:
+        exposed: ns that the partition gave to the row, of the type of lengths.
+        gap: ns of the graph gap that ends where the row begins, 0 where none does.
+        gap_range: range of that gap's launch call, -1 where none, int32.
+    """
+
+    exposed: Array
+    gap: Ints
+    gap_range: NDArray[np.int32]
+
+
 @dataclass(frozen=True)
 class RowSums:
     """What ``Passes.rows`` sums up.
@@ -75,12 +102,21 @@ class RowSums:
 
 @dataclass(frozen=True)
 class PartitionSums:
-    """The partition: ns by (phase, bucket) and by (range, bucket), and the part of ``launch`` that graph launches made."""
+    """The partition, summed.
+
+    Attributes:
+        totals, by_range: ns by (phase, bucket) and by (range, bucket).
+        graph_phase, graph_range: the part of ``launch`` that graph launches made.
+        before: ns of the phases that count before each instant that was asked for.
+        stretches: None where they were not asked for.
+    """
 
     totals: Ints
     by_range: Ints
     graph_phase: Ints
     graph_range: Ints
+    before: Ints
+    stretches: Stretches | None = None
 
 
 class Passes:
@@ -142,25 +178,44 @@ class Passes:
         for i, (start, end, owner) in enumerate(levels):
             bound.level_count[i] = len(start)
             bound.level_start[i], bound.level_end[i], bound.level_range[i] = _at(start), _at(end), _at(owner)
-        return Window(self._c, bound, (self.start, self.length, arrays, levels))
+        return Window(self._c, bound, self.length, (self.start, arrays, levels))
 
 
 class Window:
     """The passes over one window; holds what they point to."""
 
-    def __init__(self, compiled: ctypes.CDLL, bound: _Window, held: object) -> None:
+    def __init__(self, compiled: ctypes.CDLL, bound: _Window, length: Array, held: object) -> None:
         self._c = compiled
         self._bound = bound
+        self._length = length
         self._held = held
 
-    def partition(self, phases: int, ranges: int) -> PartitionSums:
-        """Partition the window and sum it up."""
+    def partition(
+        self, phases: int, ranges: int, instants: Ints, counts: NDArray[np.bool_], *, stretches: bool = False
+    ) -> PartitionSums:
+        """Partition the window and sum it up.
+
+        Args:
+            phases, ranges: how many there are.
+            instants: ns, in order.
+            counts: of each phase, whether its time is summed before them.
+            stretches: keep what each row got.
+        """
         buckets = int(self._bound.buckets)
         totals, by_range = (np.zeros((n, buckets), dtype=np.int64) for n in (phases, ranges))
         graph_phase, graph_range = (np.zeros(n, dtype=np.int64) for n in (phases, ranges))
         results = (totals, by_range, graph_phase, graph_range)
-        self._c.timeline_partition(ctypes.byref(self._bound), *map(_at, results))
-        return PartitionSums(*results)
+        before = np.zeros(len(instants), dtype=np.int64)
+        kept = _Kept(instants=len(instants), instant=_at(instants), counts=_at(counts), before=_at(before))
+        found = None
+        if stretches:
+            rows = len(self._length)
+            found = Stretches(
+                np.zeros_like(self._length), np.zeros(rows, dtype=np.int64), np.full(rows, -1, dtype=np.int32)
+            )
+            kept.exposed, kept.gap, kept.gap_range = map(_at, (found.exposed, found.gap, found.gap_range))
+        self._c.timeline_partition(ctypes.byref(self._bound), *map(_at, results), ctypes.byref(kept))
+        return PartitionSums(*results, before, found)
 
     def rows(self, look: Array, by_map: Array | None, looks: int, phases: int) -> RowSums:
         """Sum up the device rows."""
@@ -212,7 +267,7 @@ def compiled(*, compile_it: bool = True) -> ctypes.CDLL | None:
         "timeline_cut": (ctypes.c_ssize_t, (size, pointer, pointer, number, pointer, size)),
         "timeline_covering": (None, (size, pointer, pointer, pointer, size, *(pointer,) * 4)),
         "timeline_extents": (ctypes.c_int64, (size, pointer, pointer, number, *(pointer,) * 5)),
-        "timeline_partition": (None, (pointer,) * 5),
+        "timeline_partition": (None, (pointer,) * 6),
         "timeline_rows": (ctypes.c_int64, (pointer, pointer, number, pointer, size, *(pointer,) * 7)),
     }
     for name, (result, arguments) in signatures.items():
