@@ -20,7 +20,9 @@ import traces
 from device_activities import DeviceActivities, Given
 
 from specanalyze.answers.breakdown import break_down
+from specanalyze.attribution.rank_result import rank_result
 from specanalyze.formats.kineto import read_events
+from specanalyze.formats.load import open_trace
 from speccollect import nodemap
 from speccollect.config import WindowSettings
 from speccollect.event_details import NODE_IDS, node_ids
@@ -176,9 +178,8 @@ def test_text_without_ids_makes_no_columns(device: DeviceActivities, reader: Any
 def test_node_ids_place_replays_whose_order_says_something_else(
     device: DeviceActivities, reader: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From torch's events to the breakdown: every kernel finds its module by its id, though it started out of order."""
-    if not device.typed:
-        pytest.skip("copies have no ids before torch 2.14")
+    """From torch's events to the breakdown: every kernel finds its module by its id, though it started out of order. The copy is
+    the node that is left where its text has no id (before torch 2.14)."""
     monkeypatch.setitem(nodemap.INSTANTIATED, EXECUTABLE, NUMBER)
     begin = time.time_ns()
     profile = device.profile([one for i in range(3) for one in replay(begin + 1000 * i, 50 + 10 * i)])
@@ -202,6 +203,7 @@ def test_node_ids_place_replays_whose_order_says_something_else(
     assert rank.node_map == {"placed": 3, "by_id": 3, "other_count": 0, "other_names": 0}
     found = rank.buckets_ns["verify"]
     assert (found["moe"], found["attention"]) == (60, 30)  # gate and experts
+    assert rank.decided_ns["map"] == 120
 
 
 def test_an_exported_trace_has_the_same_ids(device: DeviceActivities, tmp_path: Path) -> None:
@@ -213,6 +215,31 @@ def test_an_exported_trace_has_the_same_ids(device: DeviceActivities, tmp_path: 
     found = events.filter(events["kind"].is_in(["kernel", "memcpy"])).sort("start_ns").select("graph_id", "node").rows()
     copy = (EXECUTABLE, 3) if device.typed else (None, None)
     assert found == [(EXECUTABLE, 4), copy, (EXECUTABLE, 2), (EXECUTABLE, 0), (None, None)]
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_an_exported_trace_is_joined_to_the_map_beside_it_by_its_ids(
+    device: DeviceActivities, tmp_path: Path, sessions: int
+) -> None:
+    """torch's own export, and what a tool beside it noted at capture: graphs in another count, of another model too."""
+    captured = [
+        {
+            "nodes": len(nodes),
+            "kinds": [{"kernel": 0, "memcpy": 1, "event_record": 7}[kind] for kind, *_ in nodes],
+            "scopes": [[module, kind, i, i + 1, 1] for i, (_, _, module, kind) in enumerate(nodes) if module],
+        }
+        for nodes in (NODES[:3], NODES)
+    ]
+    for session in range(sessions):
+        begin = time.time_ns()
+        profile = device.profile([one for i in range(3) for one in replay(begin + 1000 * i, 50 + 10 * i)])
+        path = tmp_path / f"session{session}_rank0.json"
+        profile.export_chrome_trace(str(path))
+        path.with_name(f"{path.stem}.nodemap.json").write_text(json.dumps(captured))
+        trace = open_trace([path])
+        found = rank_result(trace.sources[0], trace).breakdown
+        assert found.node_map == {"placed": 3, "by_id": 3, "other_count": 0, "other_names": 0}
+        assert found.decided_ns["map"] == 120
 
 
 def test_annotations_baked_into_a_trace_change_no_id(device: DeviceActivities, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Fits:
     def __init__(self, nodes: NodeMap, looks: Sequence[Look]) -> None:
         self._nodes = nodes
         self._looks = looks
-        self._signs = _name_signs([name for name, _ in looks])
+        self._signs = name_signs([name for name, _ in looks])
         self._known: dict[tuple[int, bytes], int] = {}
         self.found: list[Fit] = []
         """The distinct replays that were compared."""
@@ -99,7 +99,7 @@ class Fits:
         return Fit(fitting[0].row, several, True)
 
 
-def _name_signs(names: list[str]) -> dict[str, str]:
+def name_signs(names: list[str]) -> dict[str, str]:
     """Names that by themselves prove what they are: name -> attention, moe, communication, gemm or norm."""
     signs = {}
     for name in names:
@@ -126,7 +126,7 @@ def _fitting(
             continue
         fits_count = True
         if all(
-            _agrees(node_kind, node_name, modules[row], kind, signs.get(name), name)
+            agrees(node_kind, node_name, modules[row], kind, signs.get(name), name)
             for node_kind, node_name, row, (name, kind) in zip(
                 graph.kind, graph.name, graph.row.tolist(), looks, strict=True
             )
@@ -135,14 +135,17 @@ def _fitting(
     return found or ("names" if fits_count else None)
 
 
-def _agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
+def looks_like_copy(name: str) -> bool:
+    """Whether a kernel's name says that it copies or fills, as one does that a graph's copy runs as."""
+    return name.startswith(("mem", "copy"))
+
+
+def agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str, sign: str | None, name: str) -> bool:
     """Whether an activity can be this node. Copies of a graph may run as kernels named memcpy*, never the other way.
 
     A kernel name recorded at capture proves it alone; without one the class that the name suggests must fit the module.
     """
-    if node_kind != kind and not (
-        node_kind in ("memcpy", "memset") and kind == "kernel" and name.startswith(("mem", "copy"))
-    ):
+    if node_kind != kind and not (node_kind in ("memcpy", "memset") and kind == "kernel" and looks_like_copy(name)):
         return False
     if node_name is not None and node_kind == kind == "kernel":
         return node_name == name

@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from specanalyze.attribution.captured_nodes import NodeMap
-from specanalyze.attribution.replay_fit import Fits, Look
+from specanalyze.attribution.captured_nodes import DEVICE_NODE_TYPES, NodeMap
+from specanalyze.attribution.replay_fit import Fits, Look, agrees, looks_like_copy, name_signs
 from specanalyze.columns import Ints, distinct, factorize, how_many, integers, places, texts
 from specschema.module_classes import ModuleClass
 
+_COPIES: Final = ("memcpy", "memset")
 _SLICE: Final = 1 << 17
 """Activities handled at once, so that what is made of them stays in the processor's cache."""
 
@@ -75,7 +76,9 @@ def place(
     look, looks = _looks(rows)
     graph_id = integers(rows, "graph_id", -1)
     in_graph = (launch >= 0) & np.append(is_graph, False)[launch]
-    found = by_id(nodes, looks, look, graph_id, integers(rows, "node", -1), integers(rows, "correlation", -1))
+    found = by_id(
+        nodes, looks, look, graph_id, integers(rows, "node", -1), integers(rows, "correlation", -1), start=start
+    )
     if found is not None:
         result.node_row[:] = found.row
         result.placed = result.by_id = found.placed
@@ -130,46 +133,110 @@ def by_id(
     graph_id: NDArray[Any],
     ordinal: NDArray[Any],
     correlation: NDArray[Any],
+    *,
+    start: Ints | None = None,
 ) -> ById | None:
     """Use graph and node ids where activities carry those of captured graphs.
+
+    Copies without ids in such a replay (Kineto of torch 2.12 and 2.13 gives them none) are the nodes that are left, in order of start,
+    where there are as many.
 
     Args:
         nodes: of the rank.
         looks: what ``look`` stands for.
         look, graph_id, ordinal, correlation: of each activity; ids are -1 where unknown, those of graphs or nodes empty where all are.
+        start: of each, ns; None where they are in order of start.
 
     Returns:
         None where no activity carries ids.
     """
     if int(graph_id.max(initial=-1)) < 0 or int(ordinal.max(initial=-1)) < 0:
         return None
-    ids = _Ids(nodes.rows, looks)
+    ids = _Ids(nodes, looks)
     row = np.full(len(look), -1, dtype=np.int32)
     renamed = []
     for low in range(0, len(look), _SLICE):
         part = slice(low, low + _SLICE)
         row[part] = found = ids.row(graph_id[part].astype(np.int64), ordinal[part].astype(np.int64))
-        renamed.append(correlation[part][ids.renamed(found, look[part])])
+        renamed.append(correlation[part][ids.contradicted(found, look[part])])
     settled = row >= 0
+    copies = _copies_without_ids(looks, look, ordinal, correlation, settled)
     contradicted = np.concatenate(renamed)
-    if not len(contradicted):
+    if not len(contradicted) and not len(copies):
         return ById(row, settled, how_many(correlation[settled]), 0)
     wrong = np.isin(correlation, contradicted)
     other_names = how_many(correlation[settled & wrong])
     row[wrong] = -1
-    return ById(row, settled | wrong, how_many(correlation[row >= 0]), other_names)
+    placed = how_many(correlation[row >= 0])
+    _place_copies(row, copies, nodes, looks, look, correlation, start)
+    settled[copies] = True
+    return ById(row, settled | wrong, placed, other_names)
+
+
+def _copies_without_ids(
+    looks: Sequence[Look],
+    look: NDArray[Any],
+    ordinal: NDArray[Any],
+    correlation: NDArray[Any],
+    settled: NDArray[np.bool_],
+) -> Ints:
+    """Copies and fills without an ordinal in replays that have activities with one."""
+    is_copy = np.array([kind in _COPIES for _, kind in looks] + [False])
+    parts = []
+    for low in range(0, len(look), _SLICE):
+        part = slice(low, low + _SLICE)
+        parts.append(np.flatnonzero(is_copy[look[part]] & (ordinal[part] < 0)) + low)
+    copies = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    if not len(copies):
+        return copies
+    asked, beside = correlation[copies], np.zeros(len(copies), dtype=bool)
+    for low in range(0, len(look), _SLICE):
+        part = slice(low, low + _SLICE)
+        beside |= np.isin(asked, correlation[part][settled[part]])
+    return copies[beside]
+
+
+def _place_copies(
+    row: NDArray[np.int32],
+    copies: Ints,
+    nodes: NodeMap,
+    looks: Sequence[Look],
+    look: NDArray[Any],
+    correlation: NDArray[Any],
+    start: Ints | None,
+) -> None:
+    """Give copies without ids the nodes of their replays that no other activity has; ``row`` is changed."""
+    if not len(copies):
+        return
+    order = np.lexsort((copies, copies if start is None else start[copies], correlation[copies]))
+    copies = copies[order]
+    asked = correlation[copies]
+    bounds = np.flatnonzero(np.append(np.append(True, asked[1:] != asked[:-1]), True))
+    with_node = np.flatnonzero((row >= 0) & np.isin(correlation, asked))
+    with_node = with_node[np.argsort(correlation[with_node], kind="stable")]
+    low, high = (np.searchsorted(correlation[with_node], asked[bounds[:-1]], side=side) for side in ("left", "right"))
+    of_row = {place: graph for graph in nodes.graphs for place in graph.row.tolist()}
+    for begin, end, first, last in zip(bounds[:-1], bounds[1:], low, high, strict=True):  # one turn a replay
+        placed = row[with_node[first:last]]
+        graph = of_row.get(int(placed[0])) if len(placed) else None
+        if graph is None:
+            continue
+        left = np.flatnonzero(~np.isin(graph.row, placed))
+        kinds = [looks[code][1] for code in look[copies[begin:end]].tolist()]
+        if kinds == [graph.kind[place] for place in left.tolist()]:
+            row[copies[begin:end]] = graph.row[left]
 
 
 class _Ids:
     """Nodes by their ids.
 
     Args:
-        nodes: the node rows; of two with the same ids the first counts.
+        nodes: of the rank; of two with the same ids the first counts.
         looks: what the codes of activities stand for.
     """
 
-    def __init__(self, nodes: pl.DataFrame, looks: Sequence[Look]) -> None:
-        graph_id, ordinal = integers(nodes, "graph_id", -1), integers(nodes, "node", -1)
+    def __init__(self, nodes: NodeMap, looks: Sequence[Look]) -> None:
+        graph_id, ordinal = integers(nodes.rows, "graph_id", -1), integers(nodes.rows, "node", -1)
         known = np.flatnonzero((graph_id >= 0) & (ordinal >= 0))
         self._graphs, graph = distinct(graph_id[known])
         self._ordinals, place = distinct(ordinal[known])
@@ -177,12 +244,13 @@ class _Ids:
         self._first = np.full(len(self._pairs) + 1, -1, dtype=np.int64)  # the last is that of ids of no node
         self._first[pair[::-1]] = known[::-1]
         number: dict[str | None, int] = {None: -1}
-        types = texts(nodes, "node_type")
-        own = [n if kind == "kernel" != n else None for kind, n in zip(types, texts(nodes, "name"), strict=True)]
+        types = texts(nodes.rows, "node_type")
+        own = [n if kind == "kernel" != n else None for kind, n in zip(types, texts(nodes.rows, "name"), strict=True)]
         at_capture = [number.setdefault(name, len(number)) for name in own]
         ran = [number.get(name, 0) if kind == "kernel" else -1 for name, kind in looks]
         self._at_capture = np.array([*at_capture, -1], dtype=np.int64)
         self._ran = np.array(ran, dtype=np.int64)
+        self._sort, self._fits = _by_sort(nodes, own, types, looks)
 
     def row(self, graph_id: Ints, ordinal: Ints) -> Ints:
         """Row of the node with each pair of ids, -1 where there is none."""
@@ -190,8 +258,40 @@ class _Ids:
         pair = places(self._pairs, np.where(place < 0, -1, graph * len(self._ordinals) + place))
         return self._first[pair]
 
-    def renamed(self, row: Ints, look: NDArray[Any]) -> NDArray[np.bool_]:
-        """Kernels whose name is not the one that their node had at capture; False where either is no kernel or has no name."""
+    def contradicted(self, row: Ints, look: NDArray[Any]) -> NDArray[np.bool_]:
+        """Activities that can't be their node: kernels whose name is not the one that the node had at capture, and what its type or
+        its module speaks against where no name was recorded then. False where there is no node."""
         at_capture, ran = self._at_capture[row], self._ran[look]
-        differs: NDArray[np.bool_] = (at_capture >= 0) & (ran >= 0) & (at_capture != ran)
-        return differs
+        differs = (at_capture >= 0) & (ran >= 0) & (at_capture != ran)
+        contradicted: NDArray[np.bool_] = differs | ~self._fits[row, self._sort[look]]
+        return contradicted
+
+
+def _by_sort(
+    nodes: NodeMap, own: Sequence[str | None], types: Sequence[str | None], looks: Sequence[Look]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Sort of each look: what ``replay_fit.agrees`` asks of it; and whether each node, the last being none, may be of each sort.
+
+    Kernels whose node had a name at capture are judged by it alone, and nodes of types that show no activity are not judged.
+    """
+    signs = name_signs([name for name, _ in looks])
+    sorts: dict[tuple[str | None, str, bool], int] = {}
+    specimens: list[tuple[str | None, str, str]] = []
+    sort = []
+    for name, kind in looks:
+        key = signs.get(name), kind, looks_like_copy(name)
+        if key not in sorts:
+            sorts[key] = len(sorts)
+            specimens.append((key[0], kind, name))
+        sort.append(sorts[key])
+    known: dict[tuple[str, ModuleClass], list[bool]] = {}
+    fits = np.ones((len(own) + 1, max(1, len(sorts))), dtype=bool)
+    for place, (name_at_capture, node_type, module) in enumerate(zip(own, types, nodes.modules, strict=True)):
+        if node_type not in DEVICE_NODE_TYPES or name_at_capture is not None:
+            continue
+        if (node_type, module) not in known:
+            known[node_type, module] = [
+                agrees(node_type, None, module, kind, sign, name) for sign, kind, name in specimens
+            ]
+        fits[place, : len(specimens)] = known[node_type, module]
+    return np.array(sort, dtype=np.int64), fits

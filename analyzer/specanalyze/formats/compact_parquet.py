@@ -35,15 +35,20 @@ _BATCH_ROWS: Final = 1 << 17
 """Rows read at once: their columns stay in the processor's cache until they are taken apart."""
 
 
-def compact_rank(rank: RankGroups, report: GroupProgress) -> CompactRank | None:
-    """A rank's rows as sums over them need them; None where only its whole tables can be judged (damage included)."""
+def compact_rank(rank: RankGroups, report: GroupProgress, *, nodes: bool = False) -> CompactRank | None:
+    """A rank's rows as sums over them need them; None where only its whole tables can be judged (damage included).
+
+    Args:
+        rank, report: of trace_files.
+        nodes: keep what rows name of captured graphs, also where the recording has none.
+    """
     rows = sum(file.parquet.row_group(group).num_rows for file, groups in rank.parts for group in groups)
     compiled = collect.compiled(compile_it=rows > _COMPILES_ABOVE_ROWS)
     if compiled is None:
         return None
     dictionaries: dict[str, Any] = {}
     try:
-        nodes = any(_NODES in columns_of(file, group) for file, groups in rank.parts for group in groups)
+        nodes = nodes or any(_NODES in columns_of(file, group) for file, groups in rank.parts for group in groups)
         collector = Collector(compiled, nodes=nodes)
         for file, groups in rank.parts:
             types = types_of(file)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.collectives import group_ranks
-from specanalyze.formats import json_repair, kineto_scan
+from specanalyze.formats import chrome_member, json_repair, kineto_scan
 from specanalyze.formats.compact_rank import CompactRank, OddRowsError
 from specanalyze.formats.event_bounds import LATEST_NS
 from specanalyze.formats.event_frame import empty, main_thread, table
@@ -35,8 +35,10 @@ _DEVICE_ROW: Final = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)
 _OVERLAP_BYTES: Final = 64
 _HEADER_BYTES: Final = 1 << 17
 """Mostly holds what stands before the first event; more is read where that is longer."""
-_NOT_SUMMED: Final = ("grid", "block", "bytes", "graph_id", "node")
+_NOT_SUMMED: Final = ("grid", "block", "bytes")
 """Arguments that sums over a rank don't need."""
+_IDS: Final = ("graph_id", "node")
+"""Arguments that they need with a node map only."""
 _ONE_WINDOW: Final = {"window": 0}
 _STREAMED_ROWS: Final = 1 << 16
 _SCANNED_BYTES: Final = 1 << 20
@@ -111,7 +113,8 @@ def read_events(
         pick: gives some of the rows of a piece of text, instead of all; see profiler_folders.rows_of.
 
     Returns:
-        Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere; and one line for each thing that was
+        Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere but in an export of ours (see ``chrome_member``);
+        and one line for each thing that was
         repaired, left out or lost. ``pid`` of device work is that of the thread that launches.
 
     Raises:
@@ -143,11 +146,18 @@ def read_events(
         rank=pl.lit(rank),
         window=pl.lit(0),
     )
-    return table(events), warnings
+    events, said = chrome_member.restored(table(events), text.metadata, path.name)
+    return events, [*warnings, *said]
 
 
 def read_compact(
-    path: Path, rank: int, *, host: str | None, world_size: int | None, progress: Progress | None = None
+    path: Path,
+    rank: int,
+    *,
+    host: str | None,
+    world_size: int | None,
+    progress: Progress | None = None,
+    nodes: bool = False,
 ) -> CompactRank | None:
     """A rank as sums over it need it, in memory that grows by 20 bytes a device row; None where it takes the whole table.
 
@@ -156,6 +166,7 @@ def read_compact(
         rank: global rank.
         host, world_size: as ``RankTrace`` has them.
         progress: called with the bytes read.
+        nodes: keep the graph and the node that rows name, 8 bytes more a device row where they name any.
 
     Raises:
         TraceError: see EventText.
@@ -165,10 +176,10 @@ def read_compact(
     if scan is None or compiled is None:
         return None
     text = EventText(FileText(path, progress, chunk_bytes=_SCANNED_BYTES), partial(_scanned, scan))
-    collector = Collector(compiled)
+    collector = Collector(compiled, nodes=nodes)
     try:
         with _no_cycle_collection():
-            for piece in _streamed(text, scan):
+            for piece in _streamed(text, scan, nodes=nodes):
                 collector.add(piece)
         if text.repairs or text.lost or not collector.device_rows:
             return None
@@ -178,7 +189,7 @@ def read_compact(
         return None
 
 
-def _streamed(text: EventText[Any], scan: kineto_scan.Scanner) -> Iterator[Piece]:
+def _streamed(text: EventText[Any], scan: kineto_scan.Scanner, *, nodes: bool) -> Iterator[Piece]:
     """Events, in file order, some at a time; a piece is valid until the next one is asked for."""
     waiting = Rows(0, 0)
     for batch in text.batches():
@@ -186,24 +197,24 @@ def _streamed(text: EventText[Any], scan: kineto_scan.Scanner) -> Iterator[Piece
             if scanned:
                 waiting = Rows(waiting.first, [*items][-1].last)
                 continue
-            yield from _pieces(scan, waiting)
+            yield from _pieces(scan, waiting, nodes=nodes)
             if (frame := columns(items)) is not None:
                 yield FramePiece(_summed(frame), _ONE_WINDOW)
             waiting = Rows(waiting.last, waiting.last)
         if waiting.last >= _STREAMED_ROWS:
-            yield from _pieces(scan, waiting)
+            yield from _pieces(scan, waiting, nodes=nodes)
             scan.clear()
             waiting = Rows(0, 0)
-    yield from _pieces(scan, waiting)
+    yield from _pieces(scan, waiting, nodes=nodes)
 
 
-def _pieces(scan: kineto_scan.Scanner, rows: Rows) -> Iterator[Piece]:
+def _pieces(scan: kineto_scan.Scanner, rows: Rows, *, nodes: bool) -> Iterator[Piece]:
     """Rows of a scanner; through a frame where they tell of collectives."""
     if rows.first == rows.last:
         return
     if not scan.tells(rows):
-        yield ScannedPiece(scan, rows)
-    elif (frame := scan.frame(rows, _NOT_SUMMED)) is not None:
+        yield ScannedPiece(scan, rows, nodes=nodes)
+    elif (frame := scan.frame(rows, _NOT_SUMMED if nodes else (*_NOT_SUMMED, *_IDS))) is not None:
         yield FramePiece(_summed(frame), _ONE_WINDOW)
 
 

@@ -30,7 +30,7 @@ ranges to the device (gpu_user_annotation), waits (cuda_sync), the profiler's ow
 
 _DEVICE: Final = ("kernel", "memcpy", "memset")
 _MARK_PHASES: Final = ("i", "I")
-_NODE_MASK: Final = 0xFFFFFFFF
+NODE_MASK: Final = 0xFFFFFFFF
 """CUPTI's graph node id holds the node's ordinal in its low 32 bits."""
 
 
@@ -200,7 +200,7 @@ def by_kind(frame: pl.DataFrame, named_in_words: pl.Series) -> pl.DataFrame:
     if "graph_id" in has:
         exprs.append(pl.when(graphed).then(pl.col("graph_id")).alias("graph_id"))
     if "node" in has:
-        exprs.append(pl.when(graphed).then(pl.col("node") & _NODE_MASK).alias("node"))
+        exprs.append(pl.when(graphed).then(pl.col("node") & NODE_MASK).alias("node"))
     frame = frame.with_columns(exprs)
     useless = (kind == "launch") & (pl.col("correlation").is_null() if "correlation" in has else pl.lit(True))
     timeless = pl.col("ts_ns").is_null() & ~device

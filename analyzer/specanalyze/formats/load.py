@@ -96,7 +96,7 @@ def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, 
     for source, rank in zip(trace.sources, ranks, strict=True):
         files = sidecars.find(path_of(source.source), rank, ranks, cycles, node_map)
         read = partial(_read_enriched, source, files, trace.warnings, salvage=salvage)
-        sources.append(replace(source, read=read, compact=sidecars.compactly(source.compact, files)))
+        sources.append(replace(source, read=read, compact=sidecars.compactly(source.compact, files, trace.warnings)))
     return replace(trace, sources=tuple(sources), metadata=plain_document(trace.metadata))
 
 
@@ -265,10 +265,14 @@ def _read_kineto(
     )
 
 
-def _compact_kineto(file: RankFile, *, progress: _Progress) -> CompactRank | None:
-    rank = file.rank or 0
+def _compact_kineto(file: RankFile, *, progress: _Progress, nodes: bool = False) -> CompactRank | None:
     return kineto.read_compact(
-        file.path, rank, host=file.host, world_size=file.world_size, progress=progress.of(file.path)
+        file.path,
+        file.rank or 0,
+        host=file.host,
+        world_size=file.world_size,
+        progress=progress.of(file.path),
+        nodes=nodes,
     )
 
 

@@ -16,6 +16,7 @@ from specanalyze.columns import Ints
 from specanalyze.formats.compact_rank import MISSING, Array, OddRowsError
 from specanalyze.formats.event_frame import DTYPES
 from specanalyze.formats.frame_piece import FrameRows
+from specanalyze.formats.kineto_columns import NODE_MASK
 from specanalyze.formats.kineto_scan import KINDS, Rows, Scanner
 from specanalyze.native.collect import Column, address
 from specschema.events import DEVICE_KINDS
@@ -28,11 +29,14 @@ _CYCLE_NAME: Final = "spec.cycle"
 class ScannedPiece:
     """Some rows of one rank, valid until the scanner takes more.
 
+    Args:
+        nodes: with the graph and the node that device rows name.
+
     Raises:
         OddRowsError: device work of several processes, or host rows whose process has no number.
     """
 
-    def __init__(self, scan: Scanner, rows: Rows) -> None:
+    def __init__(self, scan: Scanner, rows: Rows, *, nodes: bool = False) -> None:
         self._rows = rows.last - rows.first
         kind, self._name = scan.codes(0, rows).copy(), scan.codes(1, rows)
         numbers = {name: scan.numbers(name, rows) for name in ("ts_ns", "dur_ns", "pid", "tid")}
@@ -68,6 +72,21 @@ class ScannedPiece:
             values = number if values is None else values
             lacking = (values == MISSING) & device
             self._integers[name] = np.where(lacking, number, values) if bool(lacking.any()) else values
+        if nodes:
+            self._add_nodes(scan.numbers("graph_id", rows), scan.numbers("node", rows), device)
+
+    def _add_nodes(self, graph: Array | None, node: Array | None, device: Array) -> None:
+        """Ids of device work in graphs, where any row has some."""
+        told = graph if node is None else node
+        if told is None:
+            return
+        if graph is not None and node is not None:
+            told = np.where(node == MISSING, graph, node)
+        graphed = device & (told != MISSING) & (told != 0)
+        if graph is not None:
+            self._integers["graph_id"] = np.where(graphed, graph, MISSING)
+        if node is not None:
+            self._integers["node"] = np.where(graphed & (node != MISSING), node & NODE_MASK, MISSING)
 
     def __len__(self) -> int:
         return self._rows

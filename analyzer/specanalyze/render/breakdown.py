@@ -231,6 +231,7 @@ def _facts(result: Breakdown, phase: str) -> list[str]:
     if device:
         shares = ", ".join(f"{_WAYS.get(way, way)} {percent(ns / device)}" for way, ns in ways.items())
         said.append(f"class of device time: {shares}")
+    said += _placed(result)
     if result.has_matches:
         said.append(
             "waiting = a rank's duration of a collective minus the shortest of all ranks', transfer = the shortest; over matched "
@@ -245,6 +246,19 @@ def _facts(result: Breakdown, phase: str) -> list[str]:
             "overlap and waiting on a GPU cannot be read from it"
         )
     return said
+
+
+def _placed(result: Breakdown) -> list[str]:
+    """How graph replays found their nodes, where there is a node map."""
+    placed, by_id, count, names = (
+        sum(r.node_map.get(name, 0) for r in result.ranks) for name in ("placed", "by_id", "other_count", "other_names")
+    )
+    if not placed:
+        return []
+    how = {0: "by order of start", placed: "by node ids"}.get(
+        by_id, f"{by_id} by node ids, the others by order of start"
+    )
+    return [f"node map: {placed} of {counted(placed + count + names, 'graph replay')} placed, {how}"]
 
 
 _WAYS = {"map": "by module", "name": "by name", "unclassified": "unclassified"}
