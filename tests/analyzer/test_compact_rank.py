@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from timelines import KERNELS, some_rows
 
 from specanalyze.answers.breakdown import break_down
+from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.compact_talk import CompactTalk
 from specanalyze.attribution.rank_result import rank_result
 from specanalyze.attribution.wait_table import by_replay
-from specanalyze.attribution.waits import match
 from specanalyze.formats.event_frame import table
 from specanalyze.formats.load import open_trace
 from specanalyze.formats.trace_files import read_trace, write_trace

@@ -12,11 +12,12 @@ import traces
 from specanalyze.answers.breakdown import assemble
 from specanalyze.attribution import compact_talk
 from specanalyze.attribution.collective_columns import TOLD
+from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.compact_talk import CompactTalk, TalkPart, replay_sums
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_result import RankResult, rank_result
 from specanalyze.attribution.wait_table import by_replay
-from specanalyze.attribution.waits import MATCH_PHASES, match
+from specanalyze.attribution.waits import MATCH_PHASES
 from specanalyze.formats.event_frame import table
 from specanalyze.formats.frame_piece import FramePiece
 from specanalyze.formats.rank_collector import Collector

@@ -29,6 +29,7 @@ from story import (
 )
 
 from specanalyze.answers.measured import measure
+from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.cli import run
 from specanalyze.diagnosis.diagnose import Diagnosis, examine
 from specanalyze.diagnosis.diagnosis_claims import beyond, bounded
@@ -248,14 +249,13 @@ def test_a_straggler_answers_only_for_the_waiting_that_it_causes() -> None:
     m = measure(first_late.trace())
     assert m.waits is not None
     # In the re-extend it is rank 0 that is late: it waits least there.
-    turned = m.waits.collectives.with_columns(
-        pl.when(pl.col("phase") == "draft_extend")
-        .then(pl.col("rank").replace({"0": "1", "1": "0"}))
-        .otherwise("rank")
-        .alias("rank"),
-        pl.when(pl.col("phase") == "draft_extend").then(pl.col("wait_ns") // 3).otherwise("wait_ns").alias("wait_ns"),
+    extended = pl.col("phase") == PHASE_CODE["draft_extend"]
+    wait = pl.col("dur_ns") - pl.col("transfer_ns")
+    turned = m.waits.rows.with_columns(
+        pl.when(extended).then(1 - pl.col("who").cast(pl.Int8)).otherwise("who").cast(pl.UInt16).alias("who"),
+        pl.when(extended).then(pl.col("transfer_ns") + wait // 3).otherwise("dur_ns").alias("dur_ns"),
     )
-    result = examine(replace(m, waits=replace(m.waits, collectives=turned)))
+    result = examine(replace(m, waits=replace(m.waits, rows=turned)))
     row = finding(result, "straggler")
     assert row["title"] == "rank 1 is a straggler: the others wait 3.000 ms a cycle for it"
     assert "rank 1 is last for 75 % of all waiting time" in row["evidence"][0]

@@ -20,7 +20,8 @@ from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.calibration import calibrate
 from specanalyze.answers.overhead import measure_overhead
 from specanalyze.attribution.analysis import analyse
-from specanalyze.attribution.waits import Waits, match, rank_communication
+from specanalyze.attribution.collective_match import match
+from specanalyze.attribution.waits import Waits, rank_communication
 from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
 

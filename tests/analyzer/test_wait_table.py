@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from made_waits import waits_of
 
 from specanalyze.attribution.wait_table import by_replay, last_to_arrive, wait_json
 from specanalyze.attribution.waits import Waits
@@ -54,7 +55,7 @@ def test_the_json_of_collectives_matched_both_ways() -> None:
         in_replay("decode", 0, {"0": 9, "1": 8}),
         in_replay("draft_extend", 0, {"0": 6, "1": 5}),
     )
-    assert wait_json(Waits(rows, {"0": 3, "1": 0}, 2)) == {
+    assert wait_json(waits_of(rows, {"0": 3, "1": 0}, 2)) == {
         "matched_by": (
             "process group and Seq; n-th communication kernel of the n-th verify replay; "
             "n-th communication kernel of the n-th draft replay; n-th communication kernel of the n-th decode replay; "
@@ -83,7 +84,7 @@ def test_the_json_of_collectives_matched_both_ways() -> None:
 
 
 def test_the_json_where_nothing_or_only_replays_are_matched() -> None:
-    assert wait_json(Waits(table(), {"0": 1, "1": 2}, 0)) == {
+    assert wait_json(waits_of(table(), {"0": 1, "1": 2}, 0)) == {
         "matched_by": None,
         "complete": None,
         "voided": 0,
@@ -93,7 +94,7 @@ def test_the_json_where_nothing_or_only_replays_are_matched() -> None:
         "transfer_ns": {"0": 0, "1": 0},
         "last_to_arrive": [],
     }
-    found = wait_json(Waits(table(in_replay("verify", 0, {"0": 10, "1": 25})), {"0": 0, "1": 0}, 0))
+    found = wait_json(waits_of(table(in_replay("verify", 0, {"0": 10, "1": 25})), {"0": 0, "1": 0}, 0))
     assert found is not None
     assert found["matched_by"] == "n-th communication kernel of the n-th verify replay"
     assert "collectives" not in found
@@ -106,7 +107,7 @@ def test_a_collective_without_all_ranks_is_a_lower_bound() -> None:
         by_seq("tp", 9, {"0": 30, "1": 35, "2": 35, "3": 36}),
     )
     missing = [("tp", 7, 3), ("tp", 7, 2), ("ep", 7, 9), ("tp", 8, 2), ("tp", 9, 9)]  # 9 in another group of that name
-    found = wait_json(Waits(rows, dict.fromkeys("0123", 0), 0, missing))
+    found = wait_json(waits_of(rows, dict.fromkeys("0123", 0), 0, missing))
     assert found is not None
     assert found["complete"] is False
     assert found["collectives"] == {
@@ -123,7 +124,7 @@ def test_numbers_that_several_groups_count_are_told_apart() -> None:
         by_seq(None, 0, {"0": 30, "1": 35}, complete=False),
         by_seq("tp", 1, {"0": 10, "1": 10}),
     )
-    found = wait_json(Waits(rows, {"0": 0, "1": 0}, 0, [("", 0, 2)]))
+    found = wait_json(waits_of(rows, {"0": 0, "1": 0}, 0, [("", 0, 2)]))
     assert found is not None
     assert found["collectives"] == {
         "0#0": {"complete": True, "wait_ns": {"0": 30, "1": 0}},
@@ -153,13 +154,13 @@ def test_sums_by_replay_are_of_one_rank_phase_and_what_is_not_void() -> None:
         in_replay("draft", 1, {"0": 12, "1": 99}),
         by_seq("tp", 0, {"0": 50, "1": 20}),
     )
-    waits = Waits(rows, {"0": 0, "1": 0}, 1)
+    waits = waits_of(rows, {"0": 0, "1": 0}, 1)
     assert by_replay(waits, "1", "verify").rows() == [(1, 7, 51), (3, 15, 10)]
     assert by_replay(waits, "0", "verify").rows() == [(1, 2, 51), (3, 0, 10)]
     assert by_replay(waits, "0", "prefill").rows() == [(None, 30, 20)]
 
 
-@pytest.mark.parametrize("waits", [None, Waits(pl.DataFrame(), {}, 0)])
+@pytest.mark.parametrize("waits", [None, waits_of(None, {"0": 0})])
 def test_without_matches_there_are_no_sums(waits: Waits | None) -> None:
     found = by_replay(waits, "0", "verify")
     assert found.schema == dict.fromkeys(("replay", "wait_ns", "transfer_ns"), pl.Int64)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import polars as pl
+from made_waits import waits_of
 
 from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
-from specanalyze.attribution.waits import Waits
 
 
 def said(
@@ -16,7 +15,7 @@ def said(
     unmatched: dict[str, int] | None = None,
     reasons: list[str] | None = None,
 ) -> list[str]:
-    waits = Waits(pl.DataFrame(), unmatched or {"0": 0, "1": 0}, voided, missing or [], reasons or [])
+    waits = waits_of(None, unmatched or {"0": 0, "1": 0}, voided, missing or [], reasons or [])
     return wait_warnings(waits, absent or [])
 
 

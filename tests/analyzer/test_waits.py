@@ -12,9 +12,10 @@ import traces
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.attribution.analysis import analyse_rank
+from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.wait_table import by_replay, last_to_arrive, wait_json
-from specanalyze.attribution.waits import Communication, match, rank_communication
+from specanalyze.attribution.waits import Communication, rank_communication
 from specanalyze.formats.load import open_trace
 
 CASES = Path(__file__).resolve().parents[1] / "cases"

@@ -10,12 +10,13 @@ import polars as pl
 
 from specanalyze.answers.advice import CYCLES, advice
 from specanalyze.attribution.breakdown_warnings import breakdown_warnings
+from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.compact_talk import CompactTalk, ReplaySums, replay_sums
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.attribution.rank_result import RankResult, rank_result
 from specanalyze.attribution.wait_table import SHARES_SCHEMA, by_replay
 from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
-from specanalyze.attribution.waits import Communication, Waits, match
+from specanalyze.attribution.waits import Communication, Waits
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import Trace
 from specschema.errors import TraceError
@@ -71,7 +72,7 @@ class Breakdown:
         """Whether any collective could be matched across ranks, void ones included."""
         if self._sums is not None:
             return self._sums.matched > 0
-        return self.waits is not None and self.waits.collectives.height > 0
+        return self.waits is not None and self.waits.matched
 
     @property
     def unclassified_share(self) -> float:

@@ -170,7 +170,9 @@ def _as_verify(plain: Measured) -> Measured:
     """A plain recording whose decode steps stand as verify forwards of one token."""
     rename = pl.col("phase").replace("decode", "verify").alias("phase")
     ranks = [replace(r, instances={**r.instances, "verify": r.instances["decode"]}) for r in plain.breakdown.ranks]
-    waits = plain.waits and replace(plain.waits, collectives=plain.waits.collectives.with_columns(rename))
+    waits = plain.waits
+    if waits is not None:
+        waits = replace(waits, phases=tuple("verify" if phase == "decode" else phase for phase in waits.phases))
     return replace(
         plain,
         waits=waits,

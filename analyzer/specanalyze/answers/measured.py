@@ -19,10 +19,11 @@ from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.answers.kernels import KernelTimes, rank_kernels
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whole_cycles import whole_cycles
+from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, replicas
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.attribution.rank_result import read_rank
-from specanalyze.attribution.waits import Talk, Waits, match
+from specanalyze.attribution.waits import Talk, Waits, joined_waits
 from specanalyze.attribution.window_work import WindowWork
 from specanalyze.engines.engine import ranks_of
 from specanalyze.trace import RankSource, Trace
@@ -124,11 +125,12 @@ class Measured:
         Returns:
             window, replay, wait_ns, transfer_ns in order of time; None where nothing could be matched across ranks.
         """
-        if self.waits is None or not self.waits.collectives.height:
+        if self.waits is None or not self.waits.matched:
             return None
         ranks = len(self.breakdown.ranks)
-        mine = self.waits.collectives.filter(
-            pl.col("phase") == phase, pl.col("replay").is_not_null(), ~pl.col("voided")
+        mine = self.waits.table(
+            *("window", "replay", "wait_ns", "transfer_ns", *(("name", "op") if bucket is not None else ())),
+            of=self.waits.in_phase(phase) & (pl.col("replay") >= 0) & ~pl.col("voided"),
         )
         if bucket is not None:
             mine = mine.filter(_communication_bucket(mine) == bucket)
@@ -387,10 +389,4 @@ def _matched(talks: Mapping[int, list[Talk]], ranks: int) -> Waits | None:
     found = [w for talk in talks.values() if len(talk) == ranks and (w := match(talk)) is not None]
     if not found:
         return None
-    first = found[0]
-    return Waits(
-        pl.concat([w.collectives for w in found]),
-        {key: sum(w.unmatched.get(key, 0) for w in found) for key in first.unmatched},
-        sum(w.voided for w in found),
-        reasons=[line for w in found for line in w.reasons],
-    )
+    return joined_waits(found, {key: sum(w.unmatched.get(key, 0) for w in found) for key in found[0].unmatched})

@@ -11,12 +11,13 @@ import polars as pl
 from specanalyze.answers.breakdown import Breakdown, assemble
 from specanalyze.answers.collective_speed import collective_speeds, limit_of
 from specanalyze.attribution.collective_columns import NAMED
+from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.attribution.wait_table import last_to_arrive, wait_json
 from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
-from specanalyze.attribution.waits import Talk, Waits, match
+from specanalyze.attribution.waits import Talk, Waits
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, Trace
 from specschema.figures import counted
@@ -91,7 +92,7 @@ def _rank(
 def _with_transfer(waits: Waits | None, talk: list[Talk]) -> pl.DataFrame:
     """Collectives for ``collective_speeds``: the matched ones; of a single rank all, whose transfer is unknown."""
     if waits is not None:
-        return waits.collectives.filter(~pl.col("voided")) if waits.collectives.height else _UNMATCHED
+        return waits.table(*_UNMATCHED.columns, of=~pl.col("voided"))
     phases = {code: phase for phase, code in PHASE_CODE.items()}
     kernels = [
         r.kernels.with_row_index("collective").select(
@@ -150,8 +151,11 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
             }
             row |= dict.fromkeys(("wait_ns", "transfer_ns", "collectives", "late"))
             row |= _costliest(report.speeds, phase)
-            if waits is not None and waits.collectives.height:
-                used = waits.collectives.filter(~pl.col("voided"), pl.col("phase") == phase)
+            if waits is not None and waits.matched:
+                used = waits.table(
+                    *("collective", "rank", "dur_ns", "wait_ns", "transfer_ns", "voided"),
+                    of=~pl.col("voided") & waits.in_phase(phase),
+                )
                 mine = used.filter(pl.col("rank") == r.key)
                 if mine.height:
                     row["wait_ns"] = int(mine["wait_ns"].sum())

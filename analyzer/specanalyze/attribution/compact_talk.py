@@ -6,7 +6,7 @@ but the order in the replays tells which collective is which, these sums need du
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -27,8 +27,8 @@ from specanalyze.attribution.replay_numbers import (
     replays_through,
     some_unmatched,
 )
-from specanalyze.attribution.waits import MATCH_PHASES
-from specanalyze.columns import Ints
+from specanalyze.attribution.waits import MATCH_PHASES, ROWS
+from specanalyze.columns import Ints, distinct
 from specanalyze.native.timeline import Array
 from specschema.phases import OUTSIDE, UNATTRIBUTED
 
@@ -127,43 +127,83 @@ class CompactTalk:
             found.update(groups[number] for number in numbers)
         return found
 
-    @cached_property
+    @property
     def kernels(self) -> pl.DataFrame:
         """The table of ``waits.Communication``."""
+        rows, wide = self.rows, ("seq", "phase", "replay", "position")
+        index = np.concatenate([np.arange(len(part), dtype=np.int64) for part in self.parts])
+        return pl.concat(
+            [
+                rows.select(
+                    pl.Series("index", index),
+                    "start_ns",
+                    (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
+                    self.facts.get_column("name").gather(rows.get_column("fact")),
+                    pl.col(wide).cast(pl.Int64),
+                ),
+                self.facts.drop("name")[rows.get_column("fact").to_numpy()],
+                rows.select("window"),
+            ],
+            how="horizontal",
+        )
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """As ``waits.Communication.rows``."""
         frames = []
         before: dict[int, int] = {}
-        for part, sizes in zip(self.parts, self.part_replays, strict=True):
-            shift = np.zeros(len(part), dtype=np.int64)
-            for code, counts in sizes.items():
-                shift[(part.phase == code) & (part.replay >= 0)] = before.get(code, 0)
+        for part, sizes, fact in zip(self.parts, self.part_replays, self._described[0], strict=True):
+            replay = part.replay.astype(np.int64)
+            position, _ = placed_in_replays(part.phase, replay, part.start, {c: len(n) for c, n in sizes.items()})
+            for code, counts in sizes.items():  # replays are numbered through
+                if before.get(code):
+                    replay[(part.phase == code) & (replay >= 0)] += before[code]
                 before[code] = before.get(code, 0) + len(counts)
-            frames.append(self._frame(part, shift, {code: len(counts) for code, counts in sizes.items()}))
+            seq = np.full(len(part), -1, dtype=np.int64)
+            if "seq" in part.told.columns:
+                seq[part.told.get_column("row").to_numpy()] = part.told.get_column("seq").fill_null(-1).to_numpy()
+            columns = (part.start, part.length, seq, part.phase, replay, position, None, fact)
+            frame = pl.DataFrame(
+                [
+                    (
+                        pl.repeat(part.window, len(part), dtype=dtype, eager=True)
+                        if c is None
+                        else pl.Series(c).cast(dtype)
+                    ).alias(n)
+                    for (n, dtype), c in zip(ROWS.items(), columns, strict=True)
+                ]
+            )
+            frames.append(frame)
         return pl.concat(frames)
 
-    def _frame(self, part: TalkPart, shift: Ints, replays: Mapping[int, int]) -> pl.DataFrame:
-        phase, replay = part.phase.astype(np.int64), part.replay.astype(np.int64)
-        position, _ = placed_in_replays(phase, replay, part.start, replays)
-        name = pl.Series("name", self.names, dtype=pl.String).gather(part.look.astype(np.uint32))
-        rows = pl.DataFrame({"row": np.arange(len(part), dtype=np.int64)})
-        facts = rows.join(part.told, on="row", how="left", maintain_order="left") if part.told.height else rows
-        seq = facts.get_column("seq") if "seq" in facts.columns else pl.repeat(None, len(part), eager=True)
-        kernels = pl.DataFrame(
-            {
-                "index": np.arange(len(part), dtype=np.int64),
-                "start_ns": part.start,
-                "end_ns": part.start + part.length.astype(np.int64),
-                "name": name,
-                "seq": seq.cast(pl.Int64).fill_null(-1),
-                "phase": phase,
-                "replay": replay + shift,
-                "position": position,
-            }
-        )
-        own = told(facts)
-        if len(part.node):
-            own = with_nodes(own, self.nodes, part.node)
-        more = described(own, name)
-        return pl.concat([kernels, more], how="horizontal").with_columns(pl.lit(part.window).alias("window"))
+    @property
+    def facts(self) -> pl.DataFrame:
+        """As ``waits.Communication.facts``; kernels that look alike and are of one node share a row."""
+        return self._described[1]
+
+    @cached_property
+    def _described(self) -> tuple[list[Ints], pl.DataFrame]:
+        """Row of ``facts`` for each kernel of each part, and the facts."""
+        numbers: list[Ints] = []
+        frames: list[pl.DataFrame] = []
+        first = 0
+        for part in self.parts:
+            node = part.node.astype(np.int64) if len(part.node) else np.full(len(part), -1, dtype=np.int64)
+            width = self.nodes.height + 1
+            used, fact = distinct(part.look.astype(np.int64) * width + node + 1)
+            own = part.told.get_column("row").to_numpy() if part.told.height else np.empty(0, dtype=np.int64)
+            fact[own] = len(used) + np.arange(len(own))  # rows that tell something of their own
+            alike = told(pl.DataFrame({"row": used}))
+            both = pl.concat([alike, told(part.told)]) if len(own) else alike
+            code = np.concatenate([used, part.look[own].astype(np.int64) * width + node[own] + 1])
+            look, place = np.divmod(code, width)
+            if len(part.node):
+                both = with_nodes(both, self.nodes, place - 1)
+            name = pl.Series("name", self.names, dtype=pl.String).gather(look.astype(np.uint32))
+            frames.append(pl.concat([pl.DataFrame([name]), described(both, name)], how="horizontal"))
+            numbers.append(fact + first)
+            first += len(code)
+        return numbers, pl.concat(frames)
 
 
 def joined_parts(windows: Sequence[CompactTalk]) -> CompactTalk:

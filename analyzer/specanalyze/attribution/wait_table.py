@@ -17,18 +17,24 @@ def by_replay(waits: Waits | None, rank: str, phase: str) -> pl.DataFrame:
     Returns:
         One row a replay (eager collectives together under a null replay): replay, wait_ns, transfer_ns.
     """
-    if waits is None or not waits.collectives.height:
+    if waits is None or not waits.matched:
         return pl.DataFrame(schema=SHARES_SCHEMA)
-    mine = waits.collectives.filter(~pl.col("voided"), pl.col("rank") == rank, pl.col("phase") == phase)
+    mine = waits.table(*SHARES_SCHEMA, of=~pl.col("voided") & waits.of_rank(rank) & waits.in_phase(phase))
     sums = mine.group_by("replay").agg(pl.col("wait_ns").sum(), pl.col("transfer_ns").sum()).sort("replay")
     return sums.select(pl.col(name).cast(kind) for name, kind in SHARES_SCHEMA.items())
+
+
+_OF_JSON: Final = (
+    *("collective", "matched_by", "phase", "group", "seq", "rank", "dur_ns", "wait_ns", "transfer_ns", "complete"),
+    "voided",
+)
 
 
 def wait_json(waits: Waits | None) -> dict[str, Any] | None:
     """The ``wait`` object of ``ranks --json`` (docs/commands.md); None with one rank."""
     if waits is None:
         return None
-    table = waits.collectives
+    table = waits.table(*_OF_JSON)
     keys = list(waits.unmatched)
     by_seq = table.filter(pl.col("matched_by") == "seq")
     by_replay = table.filter(pl.col("matched_by") == "replay")

@@ -1,31 +1,35 @@
-"""Waiting and transfer of collectives across ranks (RULES R7, design rule D4)."""
+"""Waiting and transfer of collectives across ranks (RULES R7, design rule D4): what each rank tells, and what matching it comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import polars as pl
 
 from specanalyze.attribution.activities import Activities, communication_code
 from specanalyze.attribution.analysis import RankAnalysis
-from specanalyze.attribution.clock_offsets import clock_offsets
 from specanalyze.attribution.collective_columns import NAMED, collective_columns
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
-from specanalyze.attribution.replay_numbers import (
-    Replays,
-    counted_calls,
-    differing_replays,
-    none_matched,
-    placed_in_replays,
-    replays_through,
-    some_unmatched,
-)
+from specanalyze.attribution.replay_numbers import Replays, counted_calls, placed_in_replays, replays_through
 from specanalyze.columns import Ints, integers, texts
-from specschema.phases import CYCLE, LEAF_PHASES
+from specschema.phases import CYCLE, LEAF_PHASES, PHASE_KEYS
 
+FACTS: Final = ("name", "op", "dtype", "elements", "group", "group_ranks", *NAMED)
+"""Columns that say what a collective is; kernels that are alike share a row of them."""
+ROWS: Final[dict[str, Any]] = {
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "seq": pl.Int64,
+    "phase": pl.UInt8,
+    "replay": pl.Int32,
+    "position": pl.Int32,
+    "window": pl.Int32,
+    "fact": pl.UInt32,
+}
+"""Columns of ``Talk.rows``; fact is a row of ``Talk.facts``."""
 MATCH_PHASES: Final = (*LEAF_PHASES, CYCLE)
 """Phases whose replays are counted and matched with the other ranks'."""
 
@@ -54,31 +58,17 @@ class Communication:
         """Phase code -> kernels of each replay, replays numbered through, window after window."""
         return replays_through(self.replays_by_window)
 
+    @property
+    def facts(self) -> pl.DataFrame:
+        """What each kernel is: columns FACTS."""
+        return self.kernels.select(FACTS)
 
-@dataclass
-class Waits:
-    """What matching the ranks' collectives says.
-
-    Attributes:
-        collectives: one row a collective and rank: collective (number in order of time), matched_by (``seq`` or
-            ``replay``), phase, group, seq, replay, position (n-th of its group in its replay), rank (key), name, op, dtype, elements,
-            group_size, algorithm, protocol, library, start_ns, end_ns, dur_ns, wait_ns (null where the match is void),
-            transfer_ns, complete, voided.
-        unmatched: rank key -> communication kernels not matched with the other ranks'.
-        voided: collectives whose match failed the test of the ends.
-        missing: (group, seq, missing rank) of groups without a record of one of their ranks.
-        reasons: why replays of a phase were not matched, one line each.
-        offsets: rank key -> median difference of collective ends to the first rank's, ns, where hosts differ.
-        offset_spread: rank key -> median absolute deviation of that difference, ns.
-    """
-
-    collectives: pl.DataFrame
-    unmatched: dict[str, int]
-    voided: int
-    missing: list[tuple[str, int, int]] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    offsets: dict[str, int] = field(default_factory=dict)
-    offset_spread: dict[str, int] = field(default_factory=dict)
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The kernels in narrow columns: ROWS."""
+        length = pl.col("end_ns") - pl.col("start_ns")
+        rows = self.kernels.with_columns(length.alias("dur_ns"), pl.int_range(pl.len()).alias("fact"))
+        return rows.select(pl.col(name).cast(dtype) for name, dtype in ROWS.items())
 
 
 def communication_of(
@@ -143,7 +133,7 @@ def rank_communication(analysis: RankAnalysis) -> Communication:
 
 
 class Talk(Replays, Protocol):
-    """What matching needs of a rank: ``Communication``, or what becomes it when asked."""
+    """What matching needs of a rank: ``Communication``, or ``compact_talk.CompactTalk``."""
 
     @property
     def rank(self) -> int: ...
@@ -151,207 +141,113 @@ class Talk(Replays, Protocol):
     def host(self) -> str | None: ...
     @property
     def kernels(self) -> pl.DataFrame: ...
+    @property
+    def rows(self) -> pl.DataFrame: ...
+    @property
+    def facts(self) -> pl.DataFrame: ...
 
 
-def match(ranks: Sequence[Talk], absent: Collection[int] = ()) -> Waits | None:
-    """Match the collectives of all ranks; None with fewer than two ranks, where waiting is unknown.
+@dataclass
+class Waits:
+    """What matching the ranks' collectives says.
 
-    Args:
-        ranks: what each rank recorded.
-        absent: ranks of the recording that are not among these. A collective whose group is not told may have had them, so it
-            counts as incomplete.
+    Attributes:
+        rows: one row a collective and rank, by both, in narrow columns: collective (number in order of time), who (index into
+            ``keys``), by_seq, start_ns, dur_ns, transfer_ns (the shortest dur_ns of the collective), seq, phase (index into
+            ``phases``), replay, position (n-th of its group in its replay; -1 where it has none, as the two before), window,
+            fact (row of ``facts``), group_size, complete, voided.
+        facts: columns FACTS.
+        keys: of the ranks.
+        unmatched: rank key -> communication kernels not matched with the other ranks'.
+        voided: collectives whose match failed the test of the ends.
+        missing: (group, seq, missing rank) of groups without a record of one of their ranks.
+        reasons: why replays of a phase were not matched, one line each.
+        offsets: rank key -> median difference of collective ends to the first rank's, ns, where hosts differ.
+        offset_spread: rank key -> median absolute deviation of that difference, ns.
+        phases: name of each phase code.
     """
-    if len(ranks) < 2:
-        return None
-    tables = [r.kernels.with_columns(pl.lit(i, dtype=pl.Int64).alias("who")) for i, r in enumerate(ranks)]
-    all_kernels = pl.concat(tables)
-    by_seq, missing = _matched_by_seq(all_kernels, ranks, absent)
-    by_replay, reasons = _matched_by_replay(all_kernels, ranks, absent)
-    matched = pl.concat([by_seq, by_replay.select(by_seq.columns)])
-    matched = _tested(matched, ranks)
-    unmatched = {r.key: r.kernels.height - matched.filter(pl.col("who") == i).height for i, r in enumerate(ranks)}
-    voided = matched.filter(pl.col("voided")).get_column("collective").n_unique()
-    offsets, spread = clock_offsets(matched, [r.host or "" for r in ranks])
-    return Waits(
-        _named(matched, ranks),
-        unmatched,
-        voided,
-        missing,
-        reasons,
-        {ranks[i].key: ns for i, ns in offsets.items()},
-        {ranks[i].key: ns for i, ns in spread.items()},
-    )
+
+    rows: pl.DataFrame
+    facts: pl.DataFrame
+    keys: list[str]
+    unmatched: dict[str, int]
+    voided: int
+    missing: list[tuple[str, int, int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    offsets: dict[str, int] = field(default_factory=dict)
+    offset_spread: dict[str, int] = field(default_factory=dict)
+    phases: tuple[str, ...] = PHASE_KEYS
+
+    @property
+    def matched(self) -> bool:
+        """Whether any collective could be matched, void ones included."""
+        return self.rows.height > 0
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """``table`` of all columns."""
+        return self.table(*COLLECTIVE_COLUMNS)
+
+    def table(self, *columns: str, of: pl.Expr | None = None) -> pl.DataFrame:
+        """Some columns of the collectives, one row a collective and rank, in order of time.
+
+        Args:
+            columns: of COLLECTIVE_COLUMNS. wait_ns and transfer_ns are null where the match is void; seq, replay and position
+                where there is none.
+            of: which of ``rows``.
+        """
+        rows = self.rows if of is None else self.rows.filter(of)
+        return pl.DataFrame([self._column(rows, name).alias(name) for name in columns])
+
+    def in_phase(self, phase: str) -> pl.Expr:
+        """Rows of a phase."""
+        return pl.col("phase").is_in([code for code, name in enumerate(self.phases) if name == phase])
+
+    def of_rank(self, key: str) -> pl.Expr:
+        """Rows of a rank."""
+        return pl.col("who").is_in([who for who, name in enumerate(self.keys) if name == key])
+
+    def _column(self, rows: pl.DataFrame, name: str) -> pl.Series:
+        if name in self.facts.columns:
+            return self.facts.get_column(name).gather(rows.get_column("fact"))
+        if name in ("phase", "rank"):
+            texts, column = (self.phases, "phase") if name == "phase" else (self.keys, "who")
+            return pl.Series(texts, dtype=pl.String).gather(rows.get_column(column).cast(pl.UInt32))
+        value = pl.col(name)
+        special = {
+            "matched_by": pl.when("by_seq").then(pl.lit("seq")).otherwise(pl.lit("replay")),
+            "end_ns": pl.col("start_ns") + pl.col("dur_ns"),
+            "wait_ns": pl.when(~pl.col("voided")).then(pl.col("dur_ns") - pl.col("transfer_ns")),
+            "transfer_ns": pl.when(~pl.col("voided")).then(value),
+            **{c: pl.when(pl.col(c) >= 0).then(pl.col(c)).cast(pl.Int64) for c in ("seq", "replay", "position")},
+            **{c: pl.col(c).cast(pl.Int64) for c in ("collective", "group_size")},
+        }
+        return rows.select(special.get(name, value)).to_series()
 
 
-def _matched_by_seq(
-    kernels: pl.DataFrame, ranks: Sequence[Talk], absent: Collection[int]
-) -> tuple[pl.DataFrame, list[tuple[str, int, int]]]:
-    """Eager collectives: same process group and sequence number, once a rank."""
-    # A group known by name only is taken to be one group; groups of one name but other members are told apart.
-    keyed = kernels.filter(pl.col("seq") >= 0, pl.col("replay") < 0).with_columns(
-        pl.concat_str(
-            pl.col("group").fill_null(""),
-            pl.col("group_ranks").cast(pl.List(pl.String)).list.join(",").fill_null(""),
-            separator="|",
-        ).alias("_group")
-    )
-    keys = ["_group", "seq", "window"]
-    # A key that a rank shows twice says nothing about which is which: not matched.
-    once = keyed.filter(pl.len().over([*keys, "who"]) == 1)
-    sized = once.with_columns(pl.len().over(keys).alias("have"))
-    sized = sized.filter(pl.col("have") > 1)
-    members = {*(r.rank for r in ranks), *absent}
-    expected = (
-        pl.when(pl.col("group_ranks").is_not_null())
-        .then(pl.col("group_ranks").list.len())
-        .otherwise(pl.lit(len(members)))
-    )
-    sized = sized.with_columns((pl.col("have") >= expected).alias("complete"), pl.lit("seq").alias("matched_by"))
-    incomplete = sized.filter(~pl.col("complete"))
-    missing: list[tuple[str, int, int]] = []
-    grouped = incomplete.group_by(keys, maintain_order=True).agg(
-        pl.col("who").alias("present"), pl.col("group_ranks").first(), pl.col("group").first().alias("name")
-    )
-    for row in grouped.iter_rows(named=True):  # one turn an incomplete collective
-        present = {ranks[i].rank for i in row["present"]}
-        everyone = row["group_ranks"] if row["group_ranks"] is not None else sorted(members)
-        missing.extend((row["name"] or "", row["seq"], rank) for rank in everyone if rank not in present)
-    return _numbered(sized, keys), missing
+COLLECTIVE_COLUMNS: Final = (
+    *("collective", "matched_by", "phase", "group", "seq", "replay", "position", "rank", "name", "op", "dtype"),
+    *("elements", "group_size", *NAMED, "start_ns", "end_ns", "dur_ns", "wait_ns", "transfer_ns", "complete"),
+    *("voided", "window"),
+)
+"""Columns of ``Waits.collectives``."""
 
 
-def _matched_by_replay(
-    kernels: pl.DataFrame, ranks: Sequence[Talk], absent: Collection[int]
-) -> tuple[pl.DataFrame, list[str]]:
-    """The n-th communication kernel of the n-th replay of a phase, where the counts of all ranks agree; why others are not matched.
-
-    Where every kernel of a phase's replays tells its group, it is the n-th kernel of that group, among the group's ranks.
-    """
-    usable: list[pl.DataFrame] = []
-    reasons: list[str] = []
-    for phase in MATCH_PHASES:
-        code = PHASE_CODE[phase]
-        counts = [r.replays[code] for r in ranks]
-        if not any(c.any() for c in counts):
-            continue
-        differing = differing_replays(ranks, code)
-        if differing:
-            reasons.append(none_matched(phase, differing))
-            continue
-        mine = kernels.filter((pl.col("phase") == code) & (pl.col("replay") >= 0))
-        usable.append(_same_in_group(mine, ranks, phase, len(counts[0]), reasons, all_here=not absent))
-    columns = {"_group": pl.String, "have": pl.UInt32, "complete": pl.Boolean, "matched_by": pl.String}
-    empty = kernels.clear().with_columns(pl.lit(None, dtype=d).alias(n) for n, d in columns.items())
-    rows = pl.concat(usable) if usable else empty
-    return _numbered(rows, ["phase", "replay", "_group", "position", "window"]), reasons
-
-
-def _same_in_group(
-    kernels: pl.DataFrame, ranks: Sequence[Talk], phase: str, replays: int, reasons: list[str], *, all_here: bool
-) -> pl.DataFrame:
-    """A phase's kernels in replays where all ranks of their group have equally many of that group."""
-    known = kernels.get_column("group_ranks").null_count() == 0
-    group = (
-        pl.concat_str(
-            pl.col("group").fill_null(""), pl.col("group_ranks").cast(pl.List(pl.String)).list.join(","), separator="|"
-        )
-        if known
-        else pl.lit("")
-    )
-    rows = kernels.with_columns(group.alias("_group"))
-    if known:
-        rows = rows.sort("who", "replay", "position").with_columns(
-            pl.int_range(pl.len()).over("who", "replay", "_group").cast(pl.Int64).alias("position")
-        )
-    everyone = {r.rank: i for i, r in enumerate(ranks)}
-    kept: list[pl.DataFrame] = []
-    odd: set[int] = set()
-    for part in rows.partition_by("_group", maintain_order=True):  # one turn a group
-        named = part.get_column("group_ranks")[0] if known else None
-        members = [everyone[r] for r in named if r in everyone] if named is not None else list(range(len(ranks)))
-        if len(members) < 2:
-            members = []  # its other ranks are not in this recording
-        place = part.get_column("who") * replays + part.get_column("replay")
-        sizes = np.bincount(place.to_numpy(), minlength=len(ranks) * replays).reshape(len(ranks), replays)[members]
-        same = (sizes == sizes[:1]).all(axis=0)
-        odd.update(np.flatnonzero(~same).tolist())
-        kept.append(
-            part.filter(
-                pl.col("who").is_in(members), pl.col("replay").is_in(np.flatnonzero(same).tolist())
-            ).with_columns(
-                pl.lit(len(members), dtype=pl.UInt32).alias("have"),
-                pl.lit(all_here if named is None else len(members) == len(named)).alias("complete"),
-                pl.lit("replay").alias("matched_by"),
-            )
-        )
-    if odd:
-        reasons.append(some_unmatched(phase, len(odd), replays))
-    return pl.concat(kept)
-
-
-def _numbered(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Give each match an id that is unique within its way of matching."""
-    text = pl.concat_str([pl.col(k).cast(pl.String) for k in keys], separator="/")
-    members = pl.coalesce(pl.col("group_ranks").list.len(), pl.col("have")).cast(pl.Int64)
-    return rows.with_columns((pl.col("matched_by") + ":" + text).alias("match"), members.alias("group_size")).drop(
-        "_group", "have"
-    )
-
-
-def _tested(matched: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
-    """Test each match by the agreement of ends on hosts that share a clock, number them by time, and split wait and transfer."""
-    hosts = [r.host or "" for r in ranks]
-    host_code = {h: i for i, h in enumerate(dict.fromkeys(hosts))}
-    of_rank = pl.DataFrame({"who": np.arange(len(ranks)), "host": [host_code[h] for h in hosts]}).cast(pl.Int64)
-    rows = matched.join(of_rank, on="who", how="left").with_columns(
-        (pl.col("end_ns") - pl.col("start_ns")).alias("dur_ns")
-    )
-    shortest = pl.col("dur_ns").min().over("match")
-    spread = pl.col("end_ns").max().over("match", "host") - pl.col("end_ns").min().over("match", "host")
-    rows = rows.with_columns(shortest.alias("transfer_ns"), spread.max().over("match").alias("spread_ns"))
-    rows = rows.with_columns((pl.col("spread_ns") > pl.col("transfer_ns")).alias("voided"))
-    first = rows.sort("who", "start_ns", maintain_order=True).unique("match", keep="first", maintain_order=True)
-    numbered = first.sort("start_ns", maintain_order=True).select("match").with_row_index("collective")
-    rows = rows.join(numbered, on="match", how="left").with_columns(pl.col("collective").cast(pl.Int64))
-    return rows.with_columns(
-        pl.when(~pl.col("voided")).then(pl.col("dur_ns") - pl.col("transfer_ns")).alias("wait_ns"),
-        pl.when(~pl.col("voided")).then(pl.col("transfer_ns")).alias("transfer_ns"),
-    )
-
-
-def _named(rows: pl.DataFrame, ranks: Sequence[Talk]) -> pl.DataFrame:
-    """The public table: names instead of codes, in order of time."""
-    names = pl.DataFrame({"who": np.arange(len(ranks)), "rank": [r.key for r in ranks]}).with_columns(
-        pl.col("who").cast(pl.Int64)
-    )
-    phases = pl.DataFrame({"phase": list(PHASE_CODE.values()), "phase_name": list(PHASE_CODE)}).cast(
-        {"phase": pl.Int64}
-    )
-    return (
-        rows.join(names, on="who", how="left")
-        .join(phases, on="phase", how="left")
-        .sort("collective", "who")
-        .select(
-            "collective",
-            "matched_by",
-            pl.col("phase_name").alias("phase"),
-            "group",
-            pl.when(pl.col("seq") >= 0).then(pl.col("seq")).alias("seq"),
-            pl.when(pl.col("replay") >= 0).then(pl.col("replay")).alias("replay"),
-            pl.when(pl.col("position") >= 0).then(pl.col("position")).alias("position"),
-            "rank",
-            "name",
-            "op",
-            "dtype",
-            "elements",
-            "group_size",
-            *NAMED,
-            "start_ns",
-            "end_ns",
-            "dur_ns",
-            "wait_ns",
-            "transfer_ns",
-            "complete",
-            "voided",
-            "window",
-        )
+def joined_waits(parts: Sequence[Waits], unmatched: dict[str, int]) -> Waits:
+    """What was matched window by window, together; collectives and replays stay numbered within their window."""
+    first = 0
+    rows = []
+    for part in parts:
+        rows.append(part.rows.with_columns(pl.col("fact") + pl.lit(first, dtype=pl.UInt32)))
+        first += part.facts.height
+    return replace(
+        parts[0],
+        rows=pl.concat(rows),
+        facts=pl.concat([part.facts for part in parts]),
+        unmatched=unmatched,
+        voided=sum(part.voided for part in parts),
+        missing=[],
+        reasons=[line for part in parts for line in part.reasons],
+        offsets={},
+        offset_spread={},
     )

@@ -37,9 +37,9 @@ TUNING: Final = ("NCCL_PROTO", "NCCL_ALGO")
 def straggler(s: Subject) -> Answer:
     if len(s.m.breakdown.ranks) < 2:
         return NotChecked("one rank was recorded: waiting is unknown; record all ranks")
-    if s.m.waits is None or not s.m.waits.collectives.height:
+    if s.m.waits is None or not s.m.waits.matched:
         return NotChecked("collectives of the ranks could not be matched, so waiting is unknown")
-    rows = s.m.waits.collectives.filter(~pl.col("voided"), pl.col("wait_ns").is_not_null())
+    rows = s.m.waits.table("window", "collective", "rank", "position", "wait_ns", of=~pl.col("voided"))
     if not rows.height:
         return NotChecked("no collective of the ranks could be matched, so waiting is unknown")
     ranks = len(s.m.breakdown.ranks)

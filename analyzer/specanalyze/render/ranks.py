@@ -50,7 +50,7 @@ def draw(report: RanksReport) -> None:
             spare=("hidden", "waiting / total", "GPU\nbusy"),
         )
     )
-    if report.waits is not None and report.waits.collectives.height:
+    if report.waits is not None and report.waits.matched:
         _draw_positions(report)
     _draw_speeds(report)
     notes(out, _facts(report))
@@ -59,7 +59,8 @@ def draw(report: RanksReport) -> None:
 def _draw_positions(report: RanksReport) -> None:
     """Where in a replay the waiting sits: by position of the collective, the largest first."""
     assert report.waits is not None
-    used = report.waits.collectives.filter(~pl.col("voided"), pl.col("matched_by") == "replay")
+    wanted = ("phase", "position", "wait_ns", "transfer_ns", "collective")
+    used = report.waits.table(*wanted, of=~pl.col("voided") & ~pl.col("by_seq"))
     if not used.height:
         return
     where = (
@@ -70,7 +71,7 @@ def _draw_positions(report: RanksReport) -> None:
             (pl.col("wait_ns").max()).alias("worst_ns"),
             pl.col("collective").n_unique().alias("collectives"),
         )
-        .sort("wait_ns", descending=True)
+        .sort("wait_ns", "phase", "position", descending=[True, False, False])
     )
     whole = where.get_column("wait_ns").sum()
     columns = [
@@ -139,7 +140,7 @@ def _facts(report: RanksReport) -> list[str]:
     if report.waits is None:
         return ["one rank: waiting is unknown"]
     said = []
-    if report.waits.collectives.height:
+    if report.waits.matched:
         said = [
             "last in N % of collectives: how often the rank came last, however long the others waited for it; who cost the waiting time is "
             "in `waiting` (the rank that waits least) and in `diagnose`",

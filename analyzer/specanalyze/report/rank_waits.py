@@ -22,14 +22,17 @@ def wait_figure(recorded: Recorded) -> Figure | str:
         return f"{recorded.label} holds one rank: waiting for the others is unknown, not zero; record or import all ranks of the group"
     if m is None:
         return recorded.why["measured"]
-    if m.waits is None or not m.waits.collectives.height:
+    if m.waits is None or not m.waits.matched:
         reasons = "; ".join(m.waits.reasons) if m.waits is not None else "no window was recorded on all ranks"
         return f"{recorded.label}: no collective could be matched across ranks ({reasons or 'no communication kernel was recorded'})"
     phase = recorded.main_phase
-    matched = m.waits.collectives.filter(pl.col("phase") == phase, ~pl.col("voided"))
+    matched = m.waits.table(
+        *("window", "collective", "rank", "dur_ns", "wait_ns", "transfer_ns", "complete"),
+        of=m.waits.in_phase(phase) & ~pl.col("voided"),
+    )
     if not matched.height:
         return f"{recorded.label}: no collective of {phase} could be matched across ranks ({'; '.join(m.waits.reasons) or 'all matches failed their test'})"
-    at = ["window", "collective"] if "window" in matched.columns else ["collective"]
+    at = ["window", "collective"]
     # The last to arrive has the shortest kernel: the others waited for it.
     last = matched.sort(*at, "dur_ns", maintain_order=True).unique(at, keep="first", maintain_order=True)
     lateness = dict(last.group_by("rank").len().iter_rows())
