@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specanalyze.attribution.captured_nodes import Graph, NodeMap
 from specanalyze.attribution.replay_fit import Look, agrees, name_signs
-from specanalyze.columns import Ints, factorize
+from specanalyze.columns import Ints, distinct, factorize
 
 _SLICE: Final = 1 << 17
 """Activities handled at once, so that what is made of them stays in the processor's cache."""
@@ -110,11 +110,10 @@ def _executables(
         part = slice(low, low + _SLICE)
         told = np.flatnonzero((graph_id[part] >= 0) & (ordinal[part] >= 0))
         graph, node, code, call = (a[part][told].astype(np.int64) for a in (graph_id, ordinal, look, correlation))
-        seen.append(np.unique(np.stack([graph, node, code]), axis=1))
-        replays.append(np.stack(_counted(graph, call)))
-    graph, node, code = np.unique(np.concatenate(seen, axis=1), axis=1)
-    of_graph, call, times = np.concatenate(replays, axis=1)
-    (of_graph, call), times = _summed(of_graph, call, times)
+        seen.append(_distinct(graph, node, code)[:-1])
+        replays.append(_distinct(graph, call))
+    graph, node, code, _ = _distinct(*np.concatenate(seen, axis=1))
+    of_graph, call, times = _distinct(*np.concatenate([rows[:-1] for rows in replays], axis=1), weights=replays)
     without = _without_ids(np.unique(call), graph_id, ordinal, correlation)
     beside = np.array([without.get(one, 0) for one in call.tolist()], dtype=np.int64)
     found = {}
@@ -127,19 +126,24 @@ def _executables(
     return found
 
 
-def _counted(graph: Ints, call: Ints) -> tuple[Ints, Ints, Ints]:
-    """Distinct (graph, call), and how many activities each has."""
-    (graph, call), times = _summed(graph, call, np.ones(len(call), dtype=np.int64))
-    return graph, call, times
+def _distinct(*columns: Ints, weights: Sequence[Ints] = ()) -> Ints:
+    """The distinct rows of some columns, ascending, a row of the result a column; the last one is how often each occurs.
 
-
-def _summed(graph: Ints, call: Ints, times: Ints) -> tuple[tuple[Ints, Ints], Ints]:
-    order = np.lexsort((call, graph))
-    graph, call, times = graph[order], call[order], times[order]
-    if not len(call):
-        return (graph, call), times
-    first = np.flatnonzero(np.append(True, (graph[1:] != graph[:-1]) | (call[1:] != call[:-1])))
-    return (graph[first], call[first]), np.add.reduceat(times, first)
+    Args:
+        columns: of one length.
+        weights: earlier results whose last rows say how often each row counts; once, where there are none.
+    """
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        used, place = distinct(column)
+        key = distinct(key * max(1, len(used)) + place)[1]
+    count = int(key.max(initial=-1)) + 1
+    first = np.zeros(count, dtype=np.int64)
+    first[key[::-1]] = np.arange(len(key))[::-1]
+    times = np.ones(len(key), dtype=np.int64) if not weights else np.concatenate([rows[-1] for rows in weights])
+    summed = np.zeros(count, dtype=np.int64)
+    np.add.at(summed, key, times)
+    return np.stack([*(column[first] for column in columns), summed])
 
 
 def _without_ids(

@@ -251,6 +251,7 @@ class _Ids:
         self._at_capture = np.array([*at_capture, -1], dtype=np.int64)
         self._ran = np.array(ran, dtype=np.int64)
         self._sort, self._fits = _by_sort(nodes, own, types, looks)
+        self._judges = not self._fits.all()
 
     def row(self, graph_id: Ints, ordinal: Ints) -> Ints:
         """Row of the node with each pair of ids, -1 where there is none."""
@@ -263,7 +264,7 @@ class _Ids:
         its module speaks against where no name was recorded then. False where there is no node."""
         at_capture, ran = self._at_capture[row], self._ran[look]
         differs = (at_capture >= 0) & (ran >= 0) & (at_capture != ran)
-        contradicted: NDArray[np.bool_] = differs | ~self._fits[row, self._sort[look]]
+        contradicted: NDArray[np.bool_] = differs | ~self._fits[row, self._sort[look]] if self._judges else differs
         return contradicted
 
 
