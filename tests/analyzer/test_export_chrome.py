@@ -14,10 +14,13 @@ from traces import kernel, launch, phase, rank_trace, trace
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.attribution.analysis import analyse
+from specanalyze.cli import run
 from specanalyze.exports.export import export
+from specanalyze.formats.event_frame import DTYPES
 from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
+from specschema.events import COLUMN_NAMES
 from specschema.phases import PHASE_KEYS
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
@@ -162,17 +165,154 @@ def test_ids_of_one_window_name_no_call_of_another(tmp_path: Path) -> None:
     assert activities(open_trace([path])) == [{"draft": 2, "verify": 2, "unattributed": 2}]
 
 
+def whole(recording: Trace) -> list[list[Any]]:
+    """Every column of every event in file order, but the correlation ids, which are numbered anew."""
+    found = []
+    for rank in recording.ranks():
+        missing = [pl.lit(None, dtype=DTYPES[c]).alias(c) for c in COLUMN_NAMES if c not in rank.events.columns]
+        events = rank.events.with_columns(missing).select(COLUMN_NAMES).drop("correlation")
+        found.append([events.height, *(events[c].to_list() for c in events.columns)])
+    return found
+
+
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.glob("*.parquet")))
-def test_windows_keep_their_device_work(tmp_path: Path, sample: str) -> None:
+def test_a_recording_comes_back_whole(tmp_path: Path, sample: str) -> None:
+    """Windows, cycles with their numbers and accepts, requests, nodes with their modules, and what was recorded about the recording."""
     recording = open_trace([SAMPLES / sample])
     again = open_trace(export(recording, "chrome", tmp_path / "t.json").files)
-    assert activities(again) == activities(recording)
-    assert device_busy(again) == device_busy(recording)
-    assert any(device_busy(recording)[0].values())
+    assert whole(again) == whole(recording)
+    assert again.warnings == recording.warnings
+    before, after = break_down(recording), break_down(again)
+    assert any(rank.windows > 1 for rank in before.ranks)
+    for one, other in zip(before.ranks, after.ranks, strict=True):
+        for told in ("windows", "window_ns", "buckets_ns", "instances", "gpu_busy_ns", "hidden_comm_ns", "decided_ns"):
+            assert getattr(one, told) == getattr(other, told)
+        assert one.phase_instances.equals(other.phase_instances, null_equal=True)
+    assert (before.waits is None) == (after.waits is None)
+    for section in ("recording", "clock", "environment"):
+        assert again.metadata[section] == recording.metadata[section]
+    for entry, kept in zip(recording.metadata["ranks"], again.metadata["ranks"], strict=True):
+        assert all(kept[name] == value for name, value in entry.items() if name != "row_groups")
     for rank in again.ranks():
         calls = rank.events.filter(pl.col("kind").cast(pl.String) == "launch").get_column("correlation").drop_nulls()
         assert calls.is_unique().all()
         assert calls.to_numpy().max() < 2**31
+
+
+def test_one_rank_alone_says_that_others_were_there(tmp_path: Path) -> None:
+    recording = open_trace([SAMPLES / "embedded_tp2.parquet"])
+    files = export(recording, "chrome", tmp_path / "t.json").files
+    alone = open_trace(files[1:])
+    assert [source.key for source in alone.sources] == ["1"]
+    assert [entry["rank"] for entry in alone.metadata["ranks"]] == [1, 0]
+    assert whole(alone) == whole(recording)[1:]
+
+
+def test_windows_that_starts_do_not_tell_apart_are_one_and_that_is_said(tmp_path: Path) -> None:
+    rows = [
+        row
+        for window in (0, 1)
+        for row in (
+            phase("spec.verify", 1000 + window, 1100, window=window),
+            launch("cudaLaunchKernel", 1010, 5 + window, window=window),
+            kernel("flash_fwd_kernel", 1030 + window, 1040, 5 + window, window=window),
+        )
+    ]
+    (path,) = export(trace(rank_trace(rows)), "chrome", tmp_path / "t.json").files
+    again = open_trace([path])
+    (rank,) = again.ranks()
+    assert rank.events["window"].to_list() == [0] * 6
+    assert (
+        again.warnings
+        == [
+            "t.json names no rank (no distributedInfo): taken as rank 0",
+            "t.json: its profiler windows are read as one, because the starts of its rows do not tell them apart",
+        ][-len(again.warnings) :]
+    )
+    assert "read as one" in again.warnings[-1]
+
+
+def test_work_outside_windows_and_late_work_keep_their_place(tmp_path: Path) -> None:
+    """A kernel of window 0 runs after window 1 has begun; an operator lies in none."""
+    rows = [
+        phase("spec.verify", 1000, 1100, window=0),
+        launch("cudaLaunchKernel", 1010, 5, window=0),
+        kernel("flash_fwd_kernel", 2050, 2060, 5, window=0),
+        {**phase("aten::mul", 1500, 1510), "kind": "op", "window": None},
+        phase("spec.draft", 2000, 2100, window=1),
+        launch("cudaLaunchKernel", 2010, 5, window=1),
+        kernel("flash_fwd_kernel", 2070, 2080, 5, window=1),
+    ]
+    recording = trace(rank_trace(rows))
+    assert next(recording.ranks()).events["window"].to_list() == [0, 0, 0, None, 1, 1, 1]
+    (path,) = export(recording, "chrome", tmp_path / "t.json").files
+    (rank,) = open_trace([path]).ranks()
+    assert rank.events["window"].to_list() == [0, 0, 0, None, 1, 1, 1]
+    assert activities(open_trace([path])) == activities(recording) == [{"draft": 1, "verify": 1}]
+
+
+DAMAGES: list[tuple[str, Any, str]] = [
+    ("version", None, "version"),
+    ("version", "1", "version"),
+    ("version", True, "version"),
+    ("windows", "all", "windows"),
+    ("windows", [[0]], "windows"),
+    ("windows", [[0, 5], [1, 4]], "windows"),
+    ("windows", [["x", 5]], "windows"),
+    ("windows", [[0, 2**80]], "windows"),
+    ("rows", [], "rows"),
+    ("rows", {"unheard": [1]}, "rows"),
+    ("rows", {"kind": {"values": ["kernel"], "codes": [0]}, "start_ns": [1]}, "rows"),
+    ("rows", {"kind": {"values": ["cycle"], "codes": [1]}, "start_ns": [1]}, "rows"),
+    ("rows", {"kind": {"values": ["cycle"], "codes": [0, 0]}, "start_ns": [1]}, "rows"),
+    ("rows", {"kind": {"values": ["cycle"], "codes": [0]}, "start_ns": ["now"]}, "rows"),
+    ("rows", {"kind": {"values": [7], "codes": [0]}, "start_ns": [1]}, "rows"),
+    ("rows", {"kind": ["cycle"], "start_ns": [1]}, "rows"),
+    ("rows", {"kind": {"values": ["cycle"], "codes": [0]}, "start_ns": [1], "accept_lengths": [["x"]]}, "rows"),
+    ("at", None, "at"),
+    ("at", [3], "at"),
+    ("at", [0] * 8, "at"),
+    ("at", list(range(7, -1, -1)), "at"),
+    ("sections", [], "sections"),
+    ("sections", {"recording": "{"}, "sections"),
+    ("sections", {"recording": "[" * 100_000}, "sections"),
+    ("sections", {"recording": '{"windows": 3}'}, "recording.windows"),
+]
+
+
+@pytest.mark.parametrize(("part", "value", "said"), DAMAGES, ids=[f"{p}-{n}" for n, (p, *_) in enumerate(DAMAGES)])
+def test_a_damaged_member_is_one_line(
+    tmp_path: Path, part: str, value: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = export(small(), "chrome", tmp_path / "t.json").files[0]
+    document = json.loads(path.read_text())
+    assert len(document["specanalyze"]["at"]) == 8
+    document["specanalyze"][part] = value
+    path.write_text(json.dumps(document))
+    assert run(["breakdown", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert (error.count("\n"), error.startswith("error: t.rank0.json: "), said in error) == (1, True, True), error
+
+
+def test_a_newer_member_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = export(small(), "chrome", tmp_path / "t.json").files[0]
+    document = json.loads(path.read_text())
+    document["specanalyze"]["version"] = 2
+    path.write_text(json.dumps(document))
+    with pytest.raises(TraceError, match=r"newer specanalyze \(layout 2; this one reads up to 1\): update"):
+        open_trace([path])
+
+
+def test_a_member_beside_other_rows_still_gives_its_own(tmp_path: Path) -> None:
+    """Somebody cut rows out of the file: what is left keeps its window, the order of the rest is that of the kinds."""
+    path = export(small(), "chrome", tmp_path / "t.json").files[0]
+    document = json.loads(path.read_text())
+    document["traceEvents"] = [row for row in document["traceEvents"] if row.get("cat") != "kernel" or row["ts"] > 0.2]
+    path.write_text(json.dumps(document))
+    (rank,) = open_trace([path]).ranks()
+    assert rank.events["window"].null_count() == 0
+    kinds = rank.events["kind"].cast(pl.String).to_list()
+    assert (kinds.count("kernel"), kinds.count("cycle"), kinds.count("phase"), kinds.count("launch")) == (2, 4, 4, 4)
 
 
 def small() -> Trace:

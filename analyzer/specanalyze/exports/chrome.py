@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 import polars as pl
 
 from specanalyze.columns import factorize
 from specanalyze.exports.export_events import ExportedRank
+from specanalyze.formats import chrome_member
 
 CATEGORIES: Final = {
     "phase": "user_annotation",
@@ -29,18 +31,16 @@ CATEGORIES: Final = {
 """Kind -> category, as torch.profiler names it."""
 
 UNTRACED: Final = "untraced"
-"""Category of host ranges outside every profiler window: drawn, but no phases when the file is imported again, because nothing would
-say that no device work was recorded there."""
+"""Category of host ranges outside every profiler window: no phases to a tool that reads the rows alone, because nothing would say that no
+device work was recorded there."""
 
 PARTITION: Final = "partition"
 
 LEFT_OUT: Final = (
-    "cycle numbers, modes, batch sizes, accept lengths and contexts are arguments that an import does not read back",
-    "nodes of captured graphs and their modules are left out",
-    "requests, the partition and cycles outside profiler windows are drawn but not imported",
-    "profiler windows are one window when imported; correlation ids that repeat among them are numbered anew",
+    "the partition, classes and phases are drawn but not imported: an import works them out anew",
+    "correlation ids that repeat among profiler windows are numbered anew",
 )
-"""What an import of the written file does not bring back."""
+"""What an import of the written file does not bring back; the rest that Chrome has no row for is in a member (``formats.chrome_member``)."""
 
 _CHUNK: Final = 1 << 16
 _FACTS: Final = (
@@ -58,13 +58,13 @@ _PARTITION_THREAD: Final = 1 << 30
 """Thread id of the partition's row; no thread of the host has it."""
 
 
-def write_chrome(file: BinaryIO, rank: ExportedRank, environment: Mapping[str, Any] | None = None) -> int:
+def write_chrome(file: BinaryIO, rank: ExportedRank, sections: Mapping[str, Any] = MappingProxyType({})) -> int:
     """Write one rank as one file.
 
     Args:
         file: where to.
         rank: one rank; a file of several would have their ids collide.
-        environment: GPU model and such, shown by viewers.
+        sections: metadata of the recording, which an import reads back.
 
     Returns:
         Number of events.
@@ -76,8 +76,9 @@ def write_chrome(file: BinaryIO, rank: ExportedRank, environment: Mapping[str, A
         head["distributedInfo"] = {"rank": rank.trace.rank} | (
             {"world_size": rank.trace.world_size} if rank.trace.world_size is not None else {}
         )
-    if environment:
-        head["environment"] = dict(environment)
+    if rank.trace.host is not None:
+        head["host_name"] = rank.trace.host
+    head[chrome_member.MEMBER] = chrome_member.member(rank.events, sections)
     file.write(json.dumps(head, default=str).encode()[:-1] + b', "traceEvents": [\n')
     pid = rank.pid
     lines = [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": rank.label}}]

@@ -198,11 +198,10 @@ def _chrome(
     if taken and not force:
         raise UsageError(f"{taken[0]} exists: give another name, or --force to overwrite it")
     done = Exported(notes=[f"not kept by the format: {line}" for line in chrome.LEFT_OUT])
-    environment = trace.metadata.get("environment")
     for rank in exported_ranks(trace, phase_map, cycles):
         path = names[rank.trace.key]
         with new_file(path, force) as file:
-            done.events += chrome.write_chrome(file, rank, environment if isinstance(environment, Mapping) else None)
+            done.events += chrome.write_chrome(file, rank, trace.metadata)
         done.files.append(path)
     if not done.files:
         trace.refuse_empty()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.collectives import group_ranks
-from specanalyze.formats import json_repair, kineto_scan
+from specanalyze.formats import chrome_member, json_repair, kineto_scan
 from specanalyze.formats.compact_rank import CompactRank, OddRowsError
 from specanalyze.formats.event_bounds import LATEST_NS
 from specanalyze.formats.event_frame import empty, main_thread, table
@@ -113,8 +113,8 @@ def read_events(
         pick: gives some of the rows of a piece of text, instead of all; see profiler_folders.rows_of.
 
     Returns:
-        Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere; and one line for each thing that was
-        repaired, left out or lost. ``pid`` of device work is that of the thread that launches.
+        Columns of ``specschema.events`` that are not all null, ``window`` 0 everywhere but in an export of ours (see ``chrome_member``);
+        and one line for each thing that was repaired, left out or lost. ``pid`` of device work is that of the thread that launches.
 
     Raises:
         TraceError: see EventText; or the file merges several processes.
@@ -145,7 +145,8 @@ def read_events(
         rank=pl.lit(rank),
         window=pl.lit(0),
     )
-    return table(events), warnings
+    events, said = chrome_member.restored(table(events), text.metadata, path.name)
+    return events, [*warnings, *said]
 
 
 def read_compact(

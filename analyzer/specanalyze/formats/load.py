@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specanalyze.formats import kineto, profiler_folders, sidecars
+from specanalyze.formats import chrome_member, kineto, profiler_folders, sidecars
 from specanalyze.formats.event_bounds import bounded
 from specanalyze.formats.event_frame import count_kinds
 from specanalyze.formats.event_text import NotATraceError
@@ -131,16 +131,20 @@ def _open_kineto(
     done = _Progress(progress, sum(k.file.path.stat().st_size for k in found))
     refuse_two_recordings([k.file for k in found])
     found.sort(key=lambda k: k.file.rank or 0)
+    metadata = _metadata(found, device)
+    device = device or metadata["recording"].get("device")
     sources = tuple(
         RankSource(
             key=str(k.file.rank),
             source=str(k.file.path),
             read=partial(_read_kineto, k.file, warnings, salvage=salvage, device=device, progress=done),
-            compact=None if salvage else partial(_compact_kineto, k.file, progress=done),
+            compact=None
+            if salvage or chrome_member.MEMBER in k.metadata
+            else partial(_compact_kineto, k.file, progress=done),
         )
         for k in found
     )
-    return Trace(name=name, sources=sources, metadata=_metadata(found, device), warnings=warnings)
+    return Trace(name=name, sources=sources, metadata=metadata, warnings=warnings)
 
 
 def _open_merged(
@@ -277,6 +281,18 @@ def _compact_kineto(file: RankFile, *, progress: _Progress, nodes: bool = False)
 
 
 def _metadata(found: Sequence[kineto.KinetoFile], device: str | None) -> dict[str, Any]:
+    """Sections of the recording: what the files say, or what an export of ours kept of it."""
+    kept = [chrome_member.sections_of(k.metadata, k.file.path.name) for k in found]
+    told = _told(found, device)
+    if not all(kept):
+        return told
+    sections: dict[str, Any] = told | kept[0]
+    recorded = {entry.get("rank"): entry for entry in sections["ranks"]}
+    sections["ranks"] = [*({**entry, **recorded.pop(entry["rank"], {})} for entry in told["ranks"]), *recorded.values()]
+    return sections
+
+
+def _told(found: Sequence[kineto.KinetoFile], device: str | None) -> dict[str, Any]:
     return {
         "recording": {
             "source": "import",
