@@ -16,6 +16,7 @@ from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.server_count import REQUEST_SCHEMA, ServerCount, request_rows, server_count
 from specanalyze.answers.wiring import wiring_warnings
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, rank_cycles, replicas
+from specanalyze.attribution.host_rows import host_rows
 from specanalyze.engines.engine import each_rank
 from specanalyze.formats.input_path import is_file
 from specanalyze.trace import RankSource, Trace
@@ -124,7 +125,7 @@ def accepts_of_trace(trace: Trace, phase_map: Mapping[str, str] | None = None) -
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """One rank's cycles and requests."""
-    rank = source.read()
+    rank = host_rows(source)
     return rank_cycles(rank, phase_map, trace.metadata), request_rows(rank)
 
 

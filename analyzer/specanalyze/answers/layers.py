@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -80,7 +80,15 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
     """
     if phase not in PHASE_KEYS:
         raise UsageError(f"no phase {phase!r}; use one of {', '.join(PHASE_KEYS)}")
-    ranks = list(each_rank(trace, _rank, phase, phase_map))
+    return layers_of(trace, list(each_rank(trace, _rank, phase, phase_map)), phase)
+
+
+def layers_of(trace: Trace, ranks: Sequence[RankLayers], phase: str) -> Layers:
+    """``layers`` of ranks that are read already.
+
+    Raises:
+        TraceError: as ``layers``.
+    """
     placed, replays, unplaced_ns = (sum(rank.counts[i] for rank in ranks) for i in range(3))
     if not any(rank.nodes_known for rank in ranks):
         raise TraceError(
@@ -102,7 +110,7 @@ def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | N
 
 
 @dataclass(frozen=True)
-class _Rank:
+class RankLayers:
     """A rank's own rows of the table; replays placed, replays in all and ns without a node."""
 
     table: pl.DataFrame
@@ -110,13 +118,18 @@ class _Rank:
     nodes_known: bool
 
 
-def _rank(source: RankSource, trace: Trace, phase: str, phase_map: Mapping[str, str] | None) -> _Rank:
-    read = read_rank(source, trace, phase_map, look=partial(_window_times, phase=phase))
-    times = pl.concat([window.times for window in read.looked]).with_columns(pl.lit(source.key).alias("rank"))
-    counts = [(w.placed, w.replays, w.unplaced_ns) for w in read.looked]
+def _rank(source: RankSource, trace: Trace, phase: str, phase_map: Mapping[str, str] | None) -> RankLayers:
+    read = read_rank(source, trace, phase_map, look=partial(window_layers, phase=phase))
+    return rank_layers(source.key, read.looked, phase)
+
+
+def rank_layers(key: str, windows: Sequence[WindowLayers], phase: str) -> RankLayers:
+    """A phase of one rank, from its windows."""
+    times = pl.concat([window.times for window in windows]).with_columns(pl.lit(key).alias("rank"))
+    counts = [(w.placed, w.replays, w.unplaced_ns) for w in windows]
     placed, replays, unplaced_ns = (sum(numbers) for numbers in zip(*counts, strict=True))
-    known = any(window.nodes_known for window in read.looked)
-    return _Rank(_summed(times, phase), (placed, replays, unplaced_ns), known)
+    known = any(window.nodes_known for window in windows)
+    return RankLayers(_summed(times, phase), (placed, replays, unplaced_ns), known)
 
 
 _KEYS: Final = ("layer", "module", "module_class", "bucket", "subclass")
@@ -127,7 +140,7 @@ _TIMES: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class _Window:
+class WindowLayers:
     """The phase in one window of one rank.
 
     Attributes:
@@ -144,13 +157,13 @@ class _Window:
     nodes_known: bool
 
 
-def _window_times(work: WindowWork, phase: str) -> _Window:
+def window_layers(work: WindowWork, phase: str) -> WindowLayers:
     """What the phase's nodes took in a window."""
     code = PHASE_CODE[phase]
     empty = pl.DataFrame(schema=_TIMES)
     nodes = work.nodes
     if not len(work.ranges):
-        return _Window(empty, 0, 0, 0, nodes is not None)
+        return WindowLayers(empty, 0, 0, 0, nodes is not None)
     mine = work.phase == code
     known = work.node >= 0
     replayed, lacking = np.zeros(len(work.graph), dtype=bool), np.zeros(len(work.graph), dtype=bool)
@@ -162,7 +175,7 @@ def _window_times(work: WindowWork, phase: str) -> _Window:
     unplaced = int(work.exposed[running & ~known].sum(dtype=np.int64))
     runs = np.flatnonzero(running & known)
     if nodes is None or not len(runs):
-        return _Window(empty, 0, replays, unplaced, nodes is not None)
+        return WindowLayers(empty, 0, replays, unplaced, nodes is not None)
     # A gap inside a replay is the time its next activity had to wait for: it is shown before that activity's module.
     gaps = np.flatnonzero((work.gap > 0) & known)
     gaps = gaps[work.gap_phase[gaps] == code]
@@ -197,7 +210,7 @@ def _window_times(work: WindowWork, phase: str) -> _Window:
     times = times.join(named, on="place", how="left").with_columns(  # instances are numbered within a window
         pl.col("instance") + work.window * WINDOW_STRIDE
     )
-    return _Window(times.select(pl.col(n).cast(t) for n, t in _TIMES.items()), placed, replays, unplaced, True)
+    return WindowLayers(times.select(pl.col(n).cast(t) for n, t in _TIMES.items()), placed, replays, unplaced, True)
 
 
 def _places(nodes: pl.DataFrame) -> tuple[Ints, pl.DataFrame]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ from specanalyze.answers.whole_cycles import whole_cycles
 from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, replicas
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.attribution.rank_result import read_rank
+from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.attribution.waits import Talk, Waits, joined_waits
 from specanalyze.attribution.window_work import WindowWork
 from specanalyze.engines.engine import ranks_of
@@ -319,12 +319,12 @@ def measure_each(traces: Sequence[Trace], phase_map: Mapping[str, str] | None = 
         TraceError: as ``measure``.
     """
     for trace, ranks in zip(traces, ranks_of(traces, _rank, phase_map), strict=True):
-        yield _measured(trace, ranks)
+        yield measured_of_ranks(trace, ranks)
 
 
 @dataclass(frozen=True)
-class _Rank:
-    """One rank, reduced."""
+class MeasuredRank:
+    """One rank, reduced: its breakdown, cycles, kernels and draft phase, and its communication kernels by window."""
 
     breakdown: RankBreakdown
     cycles: pl.DataFrame
@@ -333,17 +333,32 @@ class _Rank:
     talks: Mapping[int, Talk]
 
 
-def _look(work: WindowWork) -> tuple[KernelTimes, DraftParts]:
+WindowParts: TypeAlias = tuple[KernelTimes, DraftParts]
+"""What is made of the activities of one window."""
+
+
+def window_parts(work: WindowWork) -> WindowParts:
+    """For ``read_rank``."""
     return KernelTimes.of(work), DraftParts.of(work)
 
 
-def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> _Rank:
-    read = read_rank(source, trace, phase_map, talks=True, look=_look)
-    kernels = rank_kernels(read.rank.key, [times for times, _ in read.looked])
-    return _Rank(read.breakdown, read.cycles, kernels, [draft for _, draft in read.looked], read.talks)
+def measured_rank(read: ReadRank[Any], windows: Sequence[WindowParts]) -> MeasuredRank:
+    """What is needed of a rank that was read with its communication kernels."""
+    kernels = rank_kernels(read.rank.key, [times for times, _ in windows])
+    return MeasuredRank(read.breakdown, read.cycles, kernels, [draft for _, draft in windows], read.talks)
 
 
-def _measured(trace: Trace, reduced: Iterable[_Rank]) -> Measured:
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> MeasuredRank:
+    read = read_rank(source, trace, phase_map, talks=True, look=window_parts)
+    return measured_rank(read, read.looked)
+
+
+def measured_of_ranks(trace: Trace, reduced: Iterable[MeasuredRank]) -> Measured:
+    """``measure`` of ranks that are read already.
+
+    Raises:
+        TraceError: as ``measure``.
+    """
     ranks, cycles, tables = [], [], []
     talks: dict[int, list[Talk]] = {}
     parts: list[DraftParts] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from specanalyze.answers.advice import CYCLES, advice
 from specanalyze.answers.bootstrap import Floats, Interval
 from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
+from specanalyze.attribution.host_rows import host_rows, with_operators
 from specanalyze.columns import of_kind
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -80,8 +81,17 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     Raises:
         TraceError: no traced cycle with a known step.
     """
+    return overhead_of(trace, each_rank(trace, _rank, phase_map))
+
+
+def overhead_of(trace: Trace, ranks: Iterable[RankTiers]) -> Overhead:
+    """``measure_overhead`` of ranks that are read already.
+
+    Raises:
+        TraceError: as ``measure_overhead``.
+    """
     tables, tiers = [pl.DataFrame(schema=CYCLE_SCHEMA)], {}
-    for key, table, tier in each_rank(trace, _rank, phase_map):
+    for key, table, tier in ranks:
         tables.append(table)
         tiers[key] = tier
     cycles = pl.concat(tables)
@@ -106,12 +116,18 @@ def measure_overhead(trace: Trace, phase_map: Mapping[str, str] | None = None) -
     return result
 
 
-def _rank(
-    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
-) -> tuple[str, pl.DataFrame, tuple[str, str]]:
-    """One rank's key, cycles and tiers."""
-    rank = source.read()
-    return rank.key, rank_cycles(rank, phase_map, trace.metadata), _tiers(rank)
+RankTiers: TypeAlias = tuple[str, pl.DataFrame, tuple[str, str]]
+"""One rank's key, cycles and tiers."""
+
+
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> RankTiers:
+    rank = host_rows(source)
+    return rank_tiers(source, rank, rank_cycles(rank, phase_map, trace.metadata))
+
+
+def rank_tiers(source: RankSource, rank: RankTrace, cycles: pl.DataFrame) -> RankTiers:
+    """What is needed of a rank; ``rank`` of ``host_rows.host_rows``, or as ``read_rank`` has read it."""
+    return rank.key, cycles, _tiers(with_operators(source, rank))
 
 
 def alike_cycles(cycles: pl.DataFrame) -> tuple[pl.DataFrame, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -80,10 +80,28 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
     Raises:
         TraceError: no rank has a recognised range or a cycle.
     """
+    return phase_report_of(trace, each_rank(trace, _rank, phase_map))
+
+
+RankPhases: TypeAlias = tuple[RankBreakdown, pl.DataFrame, pl.DataFrame]
+"""One rank's breakdown, requests and cycles."""
+
+
+def rank_phases(read: ReadRank[Any], phase_map: Mapping[str, str] | None = None) -> RankPhases:
+    """What the report needs of one rank."""
+    return read.breakdown, request_rows(read.rank), phase_cycles(read, phase_map)
+
+
+def phase_report_of(trace: Trace, reduced: Iterable[RankPhases]) -> PhaseReport:
+    """``phase_report`` of ranks that are read already.
+
+    Raises:
+        TraceError: as ``phase_report``.
+    """
     ranks: list[RankBreakdown] = []
     tables: list[pl.DataFrame] = []
     requests = [pl.DataFrame(schema=REQUEST_SCHEMA)]
-    for rank, asked, table in each_rank(trace, _rank, phase_map):
+    for rank, asked, table in reduced:
         ranks.append(rank)
         requests.append(asked)
         tables.append(table)
@@ -110,12 +128,9 @@ def phase_report(trace: Trace, phase_map: Mapping[str, str] | None = None) -> Ph
     return report
 
 
-def _rank(
-    source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
-) -> tuple[RankBreakdown, pl.DataFrame, pl.DataFrame]:
-    """One rank's breakdown, requests and cycles."""
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> RankPhases:
     read: ReadRank[None] = read_rank(source, trace, phase_map)
-    return read.breakdown, request_rows(read.rank), phase_cycles(read, phase_map)
+    return rank_phases(read, phase_map)
 
 
 _VIEW_SCHEMA: Final[dict[str, Any]] = {

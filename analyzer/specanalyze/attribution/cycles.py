@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.attribution.disturbance import WARMUP, disturbed
+from specanalyze.attribution.host_rows import host_rows
 from specanalyze.attribution.instances import cycle_numbers
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges, recognised_ranges
 from specanalyze.columns import factorize, of_kind
@@ -93,11 +94,11 @@ def phase_stamps(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl
 
 
 def _cycles_of(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
-    return rank_cycles(source.read(), phase_map, trace.metadata)
+    return rank_cycles(host_rows(source), phase_map, trace.metadata)
 
 
 def _stamps_of(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
-    return rank_stamps(source.read(), phase_map)
+    return rank_stamps(host_rows(source), phase_map)
 
 
 def rank_cycles(

@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from specanalyze.answers.accept import Accepts, accepts_of_cycles
 from specanalyze.answers.advice import ACCEPTS, NODE_MAP, advice
-from specanalyze.answers.layers import Layers, layers
-from specanalyze.answers.measured import Measured, measure
-from specanalyze.answers.overhead import Overhead, measure_overhead
-from specanalyze.answers.phases_report import PhaseReport, phase_report
+from specanalyze.answers.layers import Layers, RankLayers, WindowLayers, layers_of, rank_layers, window_layers
+from specanalyze.answers.measured import (
+    Measured,
+    MeasuredRank,
+    WindowParts,
+    measured_of_ranks,
+    measured_rank,
+    window_parts,
+)
+from specanalyze.answers.overhead import Overhead, RankTiers, overhead_of, rank_tiers
+from specanalyze.answers.phases_report import PhaseReport, RankPhases, phase_report_of, rank_phases
 from specanalyze.attribution.rank_breakdown import RankBreakdown
+from specanalyze.attribution.rank_result import read_rank
+from specanalyze.attribution.window_work import WindowWork
 from specanalyze.columns import of_kind
+from specanalyze.engines.engine import each_rank
 from specanalyze.formats.recordings import recording_in_name
 from specanalyze.report.held_trace import held
-from specanalyze.trace import Trace
+from specanalyze.trace import RankSource, Trace
 from specschema.errors import TraceError
 
 T = TypeVar("T")
@@ -59,6 +69,36 @@ class Recorded:
         return self.phases.phases[0] if self.phases.phases else "cycle"
 
 
+_INSIDE: Final = ("verify", "decode")
+"""Phases that are shown layer by layer: the first one where the recording speculates, else the second."""
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One rank, reduced for each of the analyses."""
+
+    phases: RankPhases
+    measured: MeasuredRank
+    tiers: RankTiers
+    layers: Mapping[str, RankLayers]
+    has_nodes: bool
+
+
+def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> _Rank:
+    read = read_rank(source, trace, phase_map, talks=True, look=_look)
+    return _Rank(
+        rank_phases(read, phase_map),
+        measured_rank(read, [parts for parts, _ in read.looked]),
+        rank_tiers(source, read.rank, read.cycles),
+        {phase: rank_layers(source.key, [w[phase] for _, w in read.looked], phase) for phase in _INSIDE},
+        of_kind(read.rank.events, ("node",)).height > 0,
+    )
+
+
+def _look(work: WindowWork) -> tuple[WindowParts, dict[str, WindowLayers]]:
+    return window_parts(work), {phase: window_layers(work, phase) for phase in _INSIDE}
+
+
 def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mapping[str, str] | None = None) -> Recorded:
     """Look at one recording from all sides, its ranks read once.
 
@@ -66,7 +106,8 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
         TraceError: no phase ranges or no cycle: then there is nothing to report.
     """
     trace = held(trace)
-    phases = phase_report(trace, phase_map)
+    ranks = list(each_rank(trace, _rank, phase_map))
+    phases = phase_report_of(trace, [rank.phases for rank in ranks])
     why: dict[str, str] = {}
 
     def attempt(name: str, analysis: Callable[[], T | None], otherwise: str = "") -> T | None:
@@ -82,9 +123,8 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
     speculates = any(r.instances.get("verify") for r in phases.breakdown.values())
 
     def inside() -> Layers | None:
-        # Looked for first, because the analysis of a long recording takes its time before it finds none.
-        nodes = any(of_kind(rank.events, ("node",)).height for rank in trace.ranks())
-        return layers(trace, "verify" if speculates else "decode", phase_map) if nodes else None
+        phase = "verify" if speculates else "decode"
+        return layers_of(trace, [r.layers[phase] for r in ranks], phase) if any(r.has_nodes for r in ranks) else None
 
     counted = phases.cycles.filter(phases.cycles["rank"].is_in(phases.counted))
     silent = (
@@ -97,8 +137,8 @@ def record(trace: Trace, label: str, *, baseline: bool = False, phase_map: Mappi
         trace,
         baseline,
         phases,
-        attempt("measured", lambda: measure(trace, phase_map)),
-        attempt("overhead", lambda: measure_overhead(trace, phase_map)),
+        attempt("measured", lambda: measured_of_ranks(trace, [rank.measured for rank in ranks])),
+        attempt("overhead", lambda: overhead_of(trace, [rank.tiers for rank in ranks])),
         attempt(
             "layers",
             inside,
