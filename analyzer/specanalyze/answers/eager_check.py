@@ -54,6 +54,7 @@ class EagerCheck:
             and per side instances (with device work) and alike (those with the very same kernels and modules), replays,
             placed (those of which every activity has its node).
         prefixes: (graph, eager) outer parts of module paths that stand for each other where no path is the same otherwise.
+        faults: why this is no check of a node map by an eager recording, whatever the counts say; one line each.
         remarks: one line each: what could not be compared, and why.
     """
 
@@ -61,6 +62,7 @@ class EagerCheck:
     ranks: pl.DataFrame
     phase: str
     prefixes: list[tuple[str, str]]
+    faults: list[str]
     remarks: list[str]
     warnings: list[str]
 
@@ -95,15 +97,23 @@ def check_against(
     pairs = pl.concat([_pairs(sequences[0][rank], sequences[1][rank]) for rank in both])
     pairs, prefixes = _judged(pairs)
     ranks = _counts(pairs, [(sequences[0][rank], sequences[1][rank]) for rank in both])
-    remarks = _remarks(graph, eager, phase, both, sequences)
+    captured, plain = ([of_rank[rank] for rank in both] for of_rank in sequences)
+    faults = []
+    if not any(one.replays for one in captured):
+        faults.append(f"{graph.name} replays no graph in {phase}: no node map was checked")
+    if any(one.replays for one in plain):
+        faults.append(f"{eager.name} replays graphs in {phase}: it is no eager recording")
+    remarks = _remarks(graph, eager, captured, plain)
     if prefixes:
         listed = ", ".join(f"{one} is {other}" for one, other in prefixes)
         remarks.append(f"modules are compared below their outermost parts, which differ: {listed}")
-    return EagerCheck(pairs, ranks, phase, prefixes, remarks, [*graph.warnings, *eager.warnings])
+    return EagerCheck(pairs, ranks, phase, prefixes, faults, remarks, [*graph.warnings, *eager.warnings])
 
 
 def verdict(result: EagerCheck) -> list[str]:
     """Why the check fails, one line each; nothing where every pair that was compared has one module."""
+    if result.faults:
+        return result.faults
     compared, same = (int(result.ranks[name].sum()) for name in ("compared", "same_module"))
     if not compared:
         return ["no kernel was checked: no pair of equal kernels has a known module on both sides"]
@@ -292,16 +302,11 @@ def _counts(pairs: pl.DataFrame, sequences: list[tuple[KernelSequence, KernelSeq
     return sums.join(facts, on="rank", maintain_order="left")
 
 
-def _remarks(
-    graph: Trace, eager: Trace, phase: str, ranks: list[str], sequences: list[dict[str, KernelSequence]]
-) -> list[str]:
+def _remarks(graph: Trace, eager: Trace, captured: list[KernelSequence], plain: list[KernelSequence]) -> list[str]:
     """What the recordings lack for the check."""
-    captured, plain = ([of_rank[rank] for rank in ranks] for of_rank in sequences)
     said = []
     replays, placed = sum(one.replays for one in captured), sum(one.placed for one in captured)
-    if not replays:
-        said.append(f"{graph.name} replays no graph in {phase}: no node map is checked here")
-    elif placed < replays:
+    if placed < replays:
         said.append(
             f"{placed} of {counted(replays, 'replay')} of {graph.name} {were(placed)} placed by a node map; kernels of the others have "
             "no module"
@@ -310,6 +315,4 @@ def _remarks(
         said.append(
             f"{eager.name} has no module ranges, so its kernels have no module: record it with --windows modules"
         )
-    if any(one.replays for one in plain):
-        said.append(f"{eager.name} replays graphs in {phase}: it is no eager recording")
     return said

@@ -130,6 +130,7 @@ def _check(
             "differences": differences(result).to_dicts(),
             "outer_parts": [{"graph": one, "eager": other} for one, other in result.prefixes],
             "pairs": result.pairs.to_dicts(),
+            "faults": result.faults,
             "remarks": result.remarks,
             "warnings": result.warnings,
         },

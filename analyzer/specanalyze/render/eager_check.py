@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
-from specanalyze.answers.eager_check import MODULE, UNKNOWN, EagerCheck, differences
+from specanalyze.answers.eager_check import CLASS, MODULE, UNKNOWN, EagerCheck, differences
 from specanalyze.render.terminal import console, notes, table
 from specschema.figures import counted
 
@@ -49,8 +51,7 @@ def draw(result: EagerCheck, top: int) -> None:
                     ("count", "right"),
                     ("first at", "right"),
                     ("kernel", "name"),
-                    ("module, graph", "left"),
-                    ("module, eager", "left"),
+                    ("module", "left"),
                 ],
                 [
                     [
@@ -58,8 +59,7 @@ def draw(result: EagerCheck, top: int) -> None:
                         str(r["count"]),
                         str(r["eager_place"] if r["graph_place"] is None else r["graph_place"]),
                         r["kernel"],
-                        _said(r, "graph"),
-                        _said(r, "eager"),
+                        _module(r),
                     ]
                     for r in kinds.head(top).iter_rows(named=True)
                 ],
@@ -76,9 +76,11 @@ def draw(result: EagerCheck, top: int) -> None:
     notes(out, [*blind, *result.remarks, *alike])
 
 
-def _said(row: dict[str, str | None], side: str) -> str:
-    """Module of one side, with the class where that is what differs."""
-    module, kind = row[f"{side}_module"] or "", row[f"{side}_class"]
-    if side == "eager" and row["verdict"] == MODULE and module == row["graph_module"]:
-        return "that of another layer"
-    return f"{module} ({kind})" if kind and row["graph_class"] != row["eager_class"] else module
+def _module(row: dict[str, Any]) -> str:
+    """The module of a row of ``differences``, or both where they differ."""
+    graph, eager = row["graph_module"], row["eager_module"]
+    if row["verdict"] == CLASS:
+        return f"{graph}: {row['graph_class']} in the graph, {row['eager_class']} eagerly"
+    if row["verdict"] == MODULE:
+        return f"{graph}, of another layer than eagerly" if graph == eager else f"{graph} in the graph, {eager} eagerly"
+    return str(graph or eager or "")
