@@ -268,6 +268,7 @@ DAMAGES: list[tuple[str, Any, str]] = [
     ("rows", {"kind": {"values": ["cycle"], "codes": [0]}, "start_ns": ["now"]}, "rows"),
     ("rows", {"kind": {"values": [7], "codes": [0]}, "start_ns": [1]}, "rows"),
     ("rows", {"kind": ["cycle"], "start_ns": [1]}, "rows"),
+    ("rows", {"kind": {"values": ["cycle"], "codes": [0]}, "start_ns": {"values": ["cycle"], "codes": [0]}}, "rows"),
     ("rows", {"kind": {"values": ["cycle"], "codes": [0]}, "start_ns": [1], "accept_lengths": [["x"]]}, "rows"),
     ("at", None, "at"),
     ("at", [3], "at"),

@@ -209,8 +209,8 @@ def _rows(columns: Any, file: str) -> pl.DataFrame:
 
 
 def _read(name: str, column: Any, file: str) -> pl.Series:
-    if isinstance(column, list) and DTYPES[name] != pl.Categorical:
-        return _series(name, column, file, "rows")
+    if DTYPES[name] != pl.Categorical:
+        return _series(name, column if isinstance(column, list) else [column], file, "rows")
     values, codes = (column.get("values"), column.get("codes")) if isinstance(column, dict) else (None, None)
     if not isinstance(values, list) or not isinstance(codes, list) or not {*map(type, values)} <= {str}:
         raise _damaged(file, "rows")
