@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -48,12 +48,26 @@ class RankSource:
         read: reads it. It can be pickled (a ``partial`` of a function at the top of a module), so that another process can do it.
         compact: reads what sums over it need, in a fraction of the memory, and can be pickled, too; None, or a call that gives
             None, where only ``read`` will do.
+        near: reads at least the nodes of its captured graphs and what starts between two instants (ns, both included), in a fraction
+            of the memory; None where only ``read`` will do. It says nothing of what is wrong with the rank: whoever uses it has
+            read the rank before.
     """
 
     key: str
     source: str
     read: Callable[[], RankTrace]
     compact: Callable[[], CompactRank | None] | None = None
+    near: Callable[[int, int], RankTrace] | None = None
+
+    def around(self, first_ns: int, last_ns: int) -> RankTrace:
+        """The nodes of its captured graphs and what starts between two instants (both included).
+
+        Raises:
+            TraceError: it can't be read.
+        """
+        rank = self.read() if self.near is None else self.near(first_ns, last_ns)
+        node = pl.col("kind").cast(pl.String) == "node"
+        return replace(rank, events=rank.events.filter(node | pl.col("start_ns").is_between(first_ns, last_ns)))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def with_nodes(trace: Trace) -> Trace:
     """
 
     def carrying(source: RankSource) -> RankSource:
-        return replace(source, read=lambda: _placed(source.read(), trace.warnings))
+        return replace(source, read=lambda: _placed(source.read(), trace.warnings), compact=None, near=None)
 
     return replace(trace, sources=tuple(carrying(source) for source in trace.sources))
 

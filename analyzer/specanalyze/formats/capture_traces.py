@@ -50,7 +50,7 @@ def with_captures(trace: Trace, path: Path, *, salvage: bool = False) -> Trace:
     nodes = _Nodes(files, salvage, trace.warnings)
 
     def named(source: RankSource) -> RankSource:
-        return replace(source, read=lambda: _with_nodes(source.read(), nodes), compact=None)
+        return replace(source, read=lambda: _with_nodes(source.read(), nodes), compact=None, near=None)
 
     recording = dict(trace.metadata.get("recording") or {})
     if "unknown" in recording:

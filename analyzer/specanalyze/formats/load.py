@@ -96,7 +96,10 @@ def _with_sidecars(trace: Trace, cycles: Path | None, node_map: Path | None, *, 
     for source, rank in zip(trace.sources, ranks, strict=True):
         files = sidecars.find(path_of(source.source), rank, ranks, cycles, node_map)
         read = partial(_read_enriched, source, files, trace.warnings, salvage=salvage)
-        sources.append(replace(source, read=read, compact=sidecars.compactly(source.compact, files, trace.warnings)))
+        compact = sidecars.compactly(source.compact, files, trace.warnings)
+        # What lies beside a rank is laid over all of its events.
+        near = None if source.near is None or files != sidecars.Sidecars() else partial(_near_bounded, source.near)
+        sources.append(replace(source, read=read, compact=compact, near=near))
     return replace(trace, sources=tuple(sources), metadata=plain_document(trace.metadata))
 
 
@@ -111,6 +114,10 @@ def _read_enriched(source: RankSource, files: sidecars.Sidecars, warnings: list[
     rank, more = sidecars.add(rank, files)
     warnings.extend(line for line in (*lines, *more) if line not in warnings)
     return rank
+
+
+def _near_bounded(near: Callable[[int, int], RankTrace], first_ns: int, last_ns: int) -> RankTrace:
+    return bounded(near(first_ns, last_ns))[0]  # what is left out was said when the rank was read
 
 
 def _open_kineto(

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from specanalyze.formats import rank_tables
@@ -32,6 +34,8 @@ from specschema.figures import counted, were
 __all__ = ["read_trace", "write_trace"]
 
 _RANK_DIGITS: Final = 6
+_BATCH_ROWS: Final = 1 << 17
+"""Rows read at once where few of them are kept."""
 
 
 def read_trace(
@@ -86,6 +90,7 @@ def read_trace(
                 source=str(rank.parts[0][0].path),
                 read=partial(_read_rank, rank, warnings, salvage=salvage, device=device, report=report),
                 compact=None if salvage else partial(compact_rank, rank, report),
+                near=None if salvage or "cpu" in (_recorded_on(rank), device) else partial(_read_near, rank, device),
             )
             for key, rank in ranks.items()
         ),
@@ -224,21 +229,26 @@ def _rank_of_group(file: TraceFile, group: int) -> int:
 
 
 def _read_rank(
-    rank: RankGroups, warnings: list[str], *, salvage: bool, device: str | None, report: GroupProgress
+    rank: RankGroups,
+    warnings: list[str],
+    *,
+    salvage: bool,
+    device: str | None,
+    report: GroupProgress | None,
+    near: tuple[int, int] | None = None,
 ) -> RankTrace:
     frames: list[pl.DataFrame] = []
     for file, groups in rank.parts:
         for group in groups:
-            frame = _read_group(file, group, rank, warnings, salvage=salvage)
+            frame = _read_group(file, group, rank, warnings, salvage=salvage, near=near)
             if frame is not None:
                 frames.append(frame)
-            report.add(file, group)
+            if report is not None:
+                report.add(file, group)
     events = (
         table(pl.concat(frames, how="diagonal")) if frames else table(pl.DataFrame(schema={"kind": DTYPES["kind"]}))
     )
     first = rank.parts[0][0]
-    recording = first.sections.get("recording")
-    recorded_on = rank.entry.get("device") or (recording.get("device") if isinstance(recording, dict) else None)
     world_size = rank.entry.get("world_size")
     return RankTrace(
         key=rank.key,
@@ -246,9 +256,29 @@ def _read_rank(
         source=str(first.path),
         events=events,
         host=rank.entry.get("host"),
-        device="cpu" if "cpu" in (recorded_on, device) and not _has_device_rows(events) else "cuda",
+        device="cpu" if "cpu" in (_recorded_on(rank), device) and not _has_device_rows(events) else "cuda",
         world_size=world_size if isinstance(world_size, int) else None,
     )
+
+
+def _recorded_on(rank: RankGroups) -> Any:
+    recording = rank.parts[0][0].sections.get("recording")
+    return rank.entry.get("device") or (recording.get("device") if isinstance(recording, dict) else None)
+
+
+def _read_near(rank: RankGroups, device: str | None, first_ns: int, last_ns: int) -> RankTrace:
+    """See ``RankSource.near``; batch by batch, so that the rank never lies in memory as a whole."""
+    return _read_rank(rank, [], salvage=False, device=device, report=None, near=(first_ns, last_ns))
+
+
+def _rows_near(parquet: pq.ParquetFile, group: int, columns: list[str], near: tuple[int, int]) -> pa.Table:
+    """Nodes, and rows that start between two instants."""
+    kept = []
+    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+        start, kind = batch.column("start_ns"), batch.column("kind").cast(pa.string())
+        inside = pc.and_(pc.greater_equal(start, near[0]), pc.less_equal(start, near[1]))
+        kept.append(batch.filter(pc.fill_null(pc.or_kleene(inside, pc.equal(kind, "node")), False)))
+    return pa.Table.from_batches(kept) if kept else parquet.read_row_group(group, columns=columns)
 
 
 def _has_device_rows(events: pl.DataFrame) -> bool:
@@ -256,7 +286,13 @@ def _has_device_rows(events: pl.DataFrame) -> bool:
 
 
 def _read_group(
-    file: TraceFile, group: int, rank: RankGroups, warnings: list[str], *, salvage: bool
+    file: TraceFile,
+    group: int,
+    rank: RankGroups,
+    warnings: list[str],
+    *,
+    salvage: bool,
+    near: tuple[int, int] | None = None,
 ) -> pl.DataFrame | None:
     columns = columns_of(file, group)
     # Texts stay dictionaries: one long text that all rows share must not become as many copies.
@@ -264,7 +300,11 @@ def _read_group(
     texts = [name for name in columns if family(types[name]) == "text"]
     try:
         whole = pq.ParquetFile(readable(file.path), metadata=file.parquet, read_dictionary=texts)
-        arrow = bare(whole.read_row_group(group, columns=columns))  # polars trusts what it is given
+        if near is None or not {"kind", "start_ns"} <= set(columns):
+            table_of_group = whole.read_row_group(group, columns=columns)
+        else:
+            table_of_group = _rows_near(whole, group, columns, near)
+        arrow = bare(table_of_group)  # polars trusts what it is given
     except DAMAGED as error:
         rows = file.parquet.row_group(group).num_rows
         lost = f"{file.path.name}: row group {group} of rank {rank.key} ({counted(rows, 'row')}) is damaged ({reason(error)})"

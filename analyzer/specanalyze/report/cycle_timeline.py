@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import altair as alt
@@ -18,7 +18,7 @@ from specanalyze.report.palette import COLOURS, shown_as, variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
-from specanalyze.trace import RankTrace
+from specanalyze.trace import RankSource, RankTrace
 from specschema.figures import counted
 from specschema.phases import BUCKETS, CYCLE, LEAF_PHASES, PHASE_KEYS
 
@@ -82,7 +82,7 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
         return None
     frames, host, end = [], None, chosen.start_ns + chosen.step_ns
     for place, source in enumerate(recorded.trace.sources[:MOST_RANKS]):
-        analysis = analyse_rank(_around(source.read(), chosen), phase_map)
+        analysis = analyse_rank(_around(source, chosen), phase_map)
         window = next((w for w in analysis.windows if w.window == chosen.window), None)
         if window is None or not (place == 0 or analysis.trace.host == host):
             continue  # another host's clock cannot be laid beside this one's
@@ -128,11 +128,10 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
     )
 
 
-def _around(rank: RankTrace, chosen: Chosen) -> RankTrace:
+def _around(source: RankSource, chosen: Chosen) -> RankTrace:
     """The rank's events a few cycles around the chosen one: all that its device work can have been launched by."""
     margin = MARGIN_CYCLES * chosen.step_ns
-    near = pl.col("start_ns").is_between(chosen.start_ns - margin, chosen.start_ns + chosen.step_ns + margin)
-    return replace(rank, events=rank.events.filter(near | (pl.col("kind").cast(pl.String) == "node")))
+    return source.around(chosen.start_ns - margin, chosen.start_ns + chosen.step_ns + margin)
 
 
 def _last_end(window: WindowAnalysis, chosen: Chosen, end: int) -> int:
