@@ -98,6 +98,13 @@ def test_copies_may_lack_ids_and_nothing_else_may(beside: list[Activity]) -> Non
     assert numbers(nodes, replay(9, [PRODUCT, COPY_KERNEL, EXPERTS], 5), beside).of == {9: 0}
 
 
+def test_half_of_the_ids_is_none() -> None:
+    nodes = node_map([GATE, COPYING, EXPERT])
+    kernels = replay(9, [PRODUCT, EXPERTS], 5, [0, 2])
+    assert numbers(nodes, kernels, [(COPIED, 9, -1, 5)]).of == {9: 0}
+    assert numbers(nodes, kernels, [(COPIED, -1, 1, 5)]).of == {9: 0}
+
+
 def test_types_must_agree() -> None:
     assert numbers(node_map([GATE, COPYING]), replay(9, [PRODUCT, PLAIN], 5)).of == {}
     assert numbers(node_map([GATE, NORM]), replay(9, [PRODUCT, COPIED], 5)).of == {}
@@ -121,6 +128,8 @@ def test_what_may_be_of_another_module_is_a_graph_of_its_own() -> None:
     other = ("kernel", "M.layers.1.norm", "RMSNorm")
     found = numbers(node_map([NORM], [other], [GATE, EXPERT]), replay(8, [PLAIN], 5))
     assert found == CapturedNumbers({8: 3}, undecided=1)
+    found = numbers(node_map([NORM], [NORM], [other]), replay(8, [PLAIN], 5), replay(6, [PLAIN], 6))
+    assert found == CapturedNumbers({6: 3, 8: 4}, undecided=2)
 
 
 def test_nothing_is_known_without_ids_or_without_graphs() -> None:

@@ -11,8 +11,7 @@ from specanalyze.columns import Ints
 from specschema.errors import TraceError
 
 MOST_CELLS: Final = 1 << 28
-"""Places of one sequence times those of the other, without what is equal at both ends: half a GiB of 16-bit lengths."""
-_LONGEST: Final = int(np.iinfo(np.uint16).max)
+"""Places of one sequence times those of the other, without what is equal at both ends: half a GiB of lengths, of which all fit 16 bits."""
 
 
 def aligned(one: Ints, other: Ints) -> tuple[Ints, Ints]:
@@ -43,7 +42,7 @@ def aligned(one: Ints, other: Ints) -> tuple[Ints, Ints]:
 
 
 def _inner(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    if (len(a) + 1) * (len(b) + 1) > MOST_CELLS or min(len(a), len(b)) > _LONGEST:
+    if (len(a) + 1) * (len(b) + 1) > MOST_CELLS:
         raise TraceError(
             f"sequences of {len(a)} and {len(b)} kernels differ from end to end and are too long to be aligned; "
             "record the same forward with both"
