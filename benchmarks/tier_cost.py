@@ -1,9 +1,9 @@
-"""What the phase tier itself costs: the embedded engine's hooks around methods that do nothing, in microseconds a cycle.
+"""What the phase tier itself costs: an engine's hooks around methods that do nothing, in microseconds a cycle.
 
-    python benchmarks/tier_cost.py [--rounds 15] [--cycles 300] [--cold-mb 8] [--json FILE]
+    python benchmarks/tier_cost.py [--engine sglang] [--requests 1] [--rounds 15] [--cycles 300] [--cold-mb 8] [--json FILE]
 
-A cycle is what the embedded engine's is: forward_batch with draft, verify and draft_extend in it, then process_result. Ways: none (no
-hooks), idle (hooks in place, not armed), phases (armed, no profiler), and phases with NVTX ranges where a tool listens. All take turns in one
+A cycle of the embedded engine is forward_batch with draft, verify and draft_extend in it, then process_result; SGLang's is a turn of the
+overlap loop of 0.5.17 with EAGLE-3 (``empty_cycles``). Ways: none (no hooks), idle (hooks in place, not armed), phases (armed, no profiler), and phases with NVTX ranges where a tool listens. All take turns in one
 process. ``hot``: cycles back to back, so that the hooks' code stays in the processor's caches. ``cold``: between two cycles memory is
 walked that the caches can't hold beside it, as a server's step does; on a server the hooks run cold. ``other threads`` is CPU time that
 the writer thread took meanwhile, a cycle.
@@ -22,69 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from empty_cycles import ENGINES
 
 from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.demo.scheduler import Scheduler
-from speccollect.demo.worker import CycleResult, SpeculativeWorker
-from speccollect.engines import embedded
 from speccollect.recorder import Recorder
 
 WAYS = ("none", "idle", "phases")
-
-
-class Request:
-    request_id = "bench"
-
-
-class Sequence:
-    request = Request()
-    context_tokens = 1000
-
-
-class Batch:
-    mode = "speculative"
-    sequences = (Sequence(),)
-
-
-class Config:
-    steps = 2
-
-
-def empty(stack: ExitStack) -> Callable[[], None]:
-    """One cycle of a worker whose phases do nothing; the methods come back when the stack closes."""
-
-    def nothing(self: Any, count: int, graph_size: int | None) -> None: ...
-
-    def forward_batch(self: Any, batch: Any) -> CycleResult:
-        self.draft(1, 1)
-        self.verify(1, 1)
-        self.draft_extend(1, 1)
-        return CycleResult([[1, 2]], [1], 1)
-
-    def process_result(self: Any, batch: Any, result: CycleResult) -> list[int]:
-        return [2]
-
-    for owner, methods in (
-        (
-            SpeculativeWorker,
-            {"draft": nothing, "verify": nothing, "draft_extend": nothing, "forward_batch": forward_batch},
-        ),
-        (Scheduler, {"process_result": process_result}),
-    ):
-        for name, method in methods.items():
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            # a function of its own for each name: wrapping one would otherwise wrap all
-            setattr(owner, name, type(method)(method.__code__, method.__globals__, name, None, method.__closure__))
-    worker: Any = object.__new__(SpeculativeWorker)
-    worker.config = Config()
-    scheduler = object.__new__(Scheduler)
-    batch: Any = Batch()
-
-    def cycle() -> None:
-        scheduler.process_result(batch, worker.forward_batch(batch))
-
-    return cycle
 
 
 def turn(cycle: Callable[[], None], cycles: int, cold: np.ndarray[Any, Any] | None) -> tuple[float, float]:
@@ -104,6 +48,8 @@ def turn(cycle: Callable[[], None], cycles: int, cold: np.ndarray[Any, Any] | No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=ENGINES, default="embedded")
+    parser.add_argument("--requests", type=int, default=1, help="requests in the batch")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--cycles", type=int, default=300, help="cycles of each turn")
     parser.add_argument("--cold-mb", type=int, default=8, help="memory walked between two cold cycles")
@@ -112,7 +58,7 @@ def main() -> None:
     figures: dict[str, dict[str, list[tuple[float, float]]]] = {"hot": {}, "cold": {}}
     walked = np.zeros(options.cold_mb << 17, dtype=np.int64)
     with ExitStack() as stack:
-        cycle = empty(stack)
+        cycle, install = ENGINES[options.engine](stack, options.requests)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         recorder = Recorder(folder)
         stack.callback(recorder.close)
@@ -121,7 +67,7 @@ def main() -> None:
                 for way in WAYS:
                     with ExitStack() as once:
                         if way != "none":
-                            once.callback(embedded.install(recorder).remove)
+                            once.callback(install(recorder).remove)
                             recorder.poll()
                         if way == "phases":
                             control.arm(folder, PHASES_ONLY)
@@ -135,7 +81,7 @@ def main() -> None:
                     if number:  # the first round warms up
                         figures[heat].setdefault(way, []).append(told)
     print(
-        f"{options.rounds} rounds of {options.cycles} cycles, us a cycle: median of the rounds' medians (least .. most)"
+        f"{options.engine}: {options.rounds} rounds of {options.cycles} cycles, us a cycle: median of the rounds' medians (least .. most)"
     )
     rows: dict[str, Any] = {}
     for heat, ways in figures.items():

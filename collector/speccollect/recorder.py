@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from speccollect.arming import LOOK_AROUND, Arming
 from speccollect.arming import NodeRows as NodeRows
 from speccollect.config import folder_from, switched_on
+from speccollect.control import Command
 
 logger = logging.getLogger("speccollect")
 
@@ -29,6 +30,12 @@ class Recorder(Arming):
 
     stamps: list[int]
     watched = False
+
+    def _arm(self, command: Command) -> None:
+        super()._arm(command)
+        recording = self._recording
+        if recording is not None:  # also what comes before the first cycle is stamped
+            self.stamps, self.watched = recording.stamps, recording.ranges
 
     def begin_cycle(
         self,

@@ -96,14 +96,28 @@ class OpenCycle:
         place = len(rows)
         rows += (_now(), 0, self.number, code)
         if self.watched:
-            self.recorder.enter_range(KNOWN_NAMES[code])
+            self.enter_range(code)
         return place
 
     def end(self, place: int) -> None:
         """The phase at ``place`` ends."""
         self.rows[place + END] = _now()
         if self.watched:
+            self.leave_range()
+
+    def enter_range(self, code: int) -> None:
+        """The range of a phase that was stamped, where ``watched`` says that somebody wants it. Never raises."""
+        try:
+            self.recorder.enter_range(KNOWN_NAMES[code])
+        except Exception as error:  # noqa: BLE001  hook boundary: fail open
+            tell(self.recorder, "enter_range", error)
+
+    def leave_range(self) -> None:
+        """The innermost range ends. Never raises."""
+        try:
             self.recorder.leave_range()
+        except Exception as error:  # noqa: BLE001  hook boundary: fail open
+            tell(self.recorder, "leave_range", error)
 
     def enter(self, code: int) -> None:
         """A leaf phase begins."""
@@ -130,6 +144,38 @@ def stamped(cycle: OpenCycle, name: str) -> Weave:
                 return original(*args, **kwargs)
             finally:
                 cycle.end(place)
+
+        return hooked
+
+    return Weave(make)
+
+
+def within(cycle: OpenCycle, name: str) -> Weave:
+    """The call as the phase ``name`` of the cycle that is open, in one frame.
+
+    Unlike ``stamped`` it asks whether a graph is captured only where ranges are wanted: a stamp is the host's alone and
+    leaves a capture as it is. For engines that capture none within a cycle, and whose cycles begin outside of captures.
+    """
+    code, ident = CODES[name], threading.get_ident
+
+    def make(original: Call, fail: Fail) -> Call:
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            if not cycle.armed or ident() != cycle.thread:
+                return original(*args, **kwargs)
+            watched = cycle.watched
+            if watched and cycle.capturing():
+                return original(*args, **kwargs)
+            rows = cycle.rows
+            end = len(rows) + END
+            rows += (_now(), 0, cycle.number, code)
+            if watched:
+                cycle.enter_range(code)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                rows[end] = _now()
+                if watched:
+                    cycle.leave_range()
 
         return hooked
 

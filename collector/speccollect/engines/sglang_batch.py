@@ -79,16 +79,6 @@ def progress_of(requests: Sequence[Any]) -> list[tuple[int, bool]]:
     return progress
 
 
-def committed(request: Any, before: tuple[int, bool], after: tuple[int, bool]) -> int | None:
-    """Tokens that a step committed; None where they were thrown away.
-
-    Under overlap scheduling a request may be over, or retracted, before the result of its last step is looked at.
-    """
-    if before[1] or getattr(request, "is_retracted", False) or after[0] < before[0]:
-        return None
-    return after[0] - before[0]
-
-
 def accepted_of(result: Any, counted: list[int] | None, batch_size: int) -> list[int] | None:
     """The verifier's own count of accepted drafts per request; None where this release doesn't bring it to the host."""
     accepted = counted if counted is not None else accepted_list(result)

@@ -12,15 +12,11 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
 from typing import Any, Final
 
-from speccollect.bracket import Bracket
 from speccollect.engines.sglang_batch import (
-    accepted_list,
     accepted_of,
-    committed,
     graph_batch_size_of,
     mode_of,
     place_of,
@@ -28,10 +24,12 @@ from speccollect.engines.sglang_batch import (
     replica_rank,
     settings_of,
 )
-from speccollect.hooking import Recorder, argument
-
-_NOTE: Final = "_speccollect_cycle"
-"""Attribute of SGLang's result object that carries the cycle it belongs to."""
+from speccollect.engines.sglang_open_cycle import NO_PHASE, NOTE, Noted, OpenBatch, Progress
+from speccollect.guard import asks_capturing, capturing
+from speccollect.hooking import Recorder
+from speccollect.phase_codes import CODES
+from speccollect.segment import END, UNKNOWN
+from speccollect.stamps import NO_LEAF, Call, Fail, Weave
 
 _PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "prefill", "idle": "idle"}
 """Leaf phase that covers a whole cycle; a speculative cycle has phases of its own."""
@@ -39,44 +37,29 @@ _PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "pre
 _PLAIN: Final = (str, int, float, bool, list, tuple, type(None))
 """Types of server arguments that are worth a line in the trace's metadata."""
 
+_PROCESS: Final = CODES["process_result"]
+
 logger: Final = logging.getLogger("speccollect")
 
-Call = Callable[..., Any]
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
-
-
-@dataclass
-class _Cycle:
-    """The cycle that ``run_batch`` is in."""
-
-    number: int
-    mode: str
-    batch_size: int
-    leaf: str | None = None
-    """Leaf phase open on the worker's thread."""
-    accepted: list[int] | None = None
-    """Accepted drafts per request, from the v1 verifier."""
-    replayed: bool = False
-    """Whether the target's graph ran (for releases whose result doesn't say)."""
-    before: list[tuple[int, bool]] | None = None
-    """Per request: tokens committed and whether it is over, before the cycle; None under overlap scheduling."""
-
-
-_Leaf = tuple[_Cycle, "str | None", int]
-"""A leaf phase, or a part of one, that is open: its cycle, the leaf around it, its token."""
+_ident = threading.get_ident
+_now = time.time_ns
 
 
 class CycleHooks:
-    """Wrappers for SGLang's scheduler and workers; one for each recorder. Used on the scheduler's main thread."""
+    """Hooks of SGLang's scheduler; one for each recorder. Used on the scheduler's main thread.
+
+    Attributes:
+        open: the batch that is run, for the hooks of what the workers do (``sglang_parts``).
+    """
 
     def __init__(self, recorder: Recorder) -> None:
+        self.open = OpenBatch(recorder)
         self._recorder = recorder
         self._settings: dict[str, Any] = {}
-        self._cycle: _Cycle | None = None
-        self._thread = 0
-
-    # The scheduler
+        self._forward_mode: Any = None
+        self._algorithm: Any = None
+        self._mode: str | None = None
+        self._polled = False
 
     def started(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``Scheduler.__init__``: tells the recorder which rank this is and what the server runs with."""
@@ -99,182 +82,124 @@ class CycleHooks:
             model_path=settings.get("model_path"),
         )
 
-    def receive(self) -> Bracket:
-        """``recv_requests``: passed by the loop on every turn, idle or not; only the poll matters."""
+    def receive(self) -> Weave:
+        """``recv_requests``: passed by the loop on every turn, idle or not; only the poll matters.
 
-        def before(instance: Any, args: Args, kwargs: Kwargs) -> None:
-            self._recorder.poll()
-
-        return Bracket(before, _nothing)
-
-    def run_batch(self) -> Bracket:
-        """``Scheduler.run_batch(batch)``: one cycle."""
-
-        def before(scheduler: Any, args: Args, kwargs: Kwargs) -> tuple[_Cycle, Any, int | None] | None:
-            batch = argument("batch", 0, args, kwargs)
-            mode = mode_of(batch)
-            if mode is None:
-                return None
-            requests = batch.reqs
-            speculative = mode == "speculative"
-            number = self._recorder.begin_cycle(
-                mode,
-                len(requests),
-                self._draft_tokens(scheduler) if speculative else 0,
-                [request.rid for request in requests],
-                sum(request.seqlen for request in requests) if mode in ("speculative", "decode") else None,
-            )
-            if number < 0:  # the control word said stop
-                return None
-            cycle = _Cycle(number, mode, len(requests), _PHASE_OF_MODE.get(mode))
-            if not scheduler.enable_overlap:
-                # The v1 worker commits tokens within run_batch. Under overlap the previous batch's result is yet to be
-                # processed and would be counted here, so there the count starts when this batch's result comes.
-                cycle.before = progress_of(requests)
-            self._cycle, self._thread = cycle, threading.get_ident()
-            return cycle, scheduler, self._begun(cycle.leaf)
-
-        def after(state: tuple[_Cycle, Any, int | None], result: Any, failed: bool) -> None:
-            cycle, scheduler, token = state
-            self._cycle = None
-            size: int | None = None
-            try:
-                if not failed:
-                    size = graph_batch_size_of(scheduler, result, cycle.replayed)
-                    setattr(result, _NOTE, cycle)
-            finally:
-                if token is not None:
-                    self._recorder.end_phase(token)
-                self._recorder.end_cycle(cycle.number, graph_batch_size=size)
-
-        return Bracket(before, after)
-
-    def delayed_sample(self) -> Bracket:
-        """``launch_batch_sample_if_needed(batch_result)``: sampling put off until a grammar is ready."""
-
-        def before(scheduler: Any, args: Args, kwargs: Kwargs) -> int | None:
-            result = argument("batch_result", 0, args, kwargs)
-            cycle = getattr(result, _NOTE, None)
-            if cycle is None or result.delay_sample_func is None:
-                return None
-            return self._begun(_PHASE_OF_MODE.get(cycle.mode))
-
-        return Bracket(before, self._end)
-
-    def process_result(self) -> Bracket:
-        """``Scheduler.process_batch_result(batch, result)``: the tokens of a cycle reach the host."""
-
-        def before(scheduler: Any, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any, list[tuple[int, bool]], int]:
-            requests = list(argument("batch", 0, args, kwargs).reqs)
-            result = argument("result", 1, args, kwargs)
-            cycle = getattr(result, _NOTE, None)
-            progress = progress_of(requests)
-            if cycle is not None and cycle.before is not None and len(cycle.before) == len(requests):
-                progress = cycle.before
-            return requests, result, progress, self._recorder.begin_phase("process_result")
-
-        def after(state: tuple[list[Any], Any, list[tuple[int, bool]], int], outcome: Any, failed: bool) -> None:
-            requests, result, progress, token = state
-            self._recorder.end_phase(token)
-            if not failed:
-                self._processed(requests, result, progress)
-
-        return Bracket(before, after)
-
-    def _processed(self, requests: list[Any], result: Any, before: list[tuple[int, bool]]) -> None:
-        """Tell what a cycle committed, and which requests are over."""
-        after = progress_of(requests)
-        for request, (_, over), (tokens, finished) in zip(requests, before, after, strict=True):
-            if finished and not over:
-                self._recorder.request_finished(request.rid, len(request.origin_input_ids), tokens)
-        cycle = getattr(result, _NOTE, None)
-        if cycle is not None and cycle.mode != "idle" and cycle.batch_size == len(requests):
-            lengths = [
-                committed(request, then, now) for request, then, now in zip(requests, before, after, strict=True)
-            ]
-            accepted = accepted_of(result, cycle.accepted, len(requests)) if cycle.mode == "speculative" else None
-            self._recorder.accept(cycle.number, lengths, accepted)
-
-    # The workers
-
-    def leaf(self, name: str) -> Bracket:
-        """A leaf phase of a speculative cycle: draft, verify, draft_extend. Passes through elsewhere."""
-
-        def before(instance: Any, args: Args, kwargs: Kwargs) -> _Leaf | None:
-            cycle = self._own_cycle()
-            return None if cycle is None or cycle.mode != "speculative" else self._enter_leaf(cycle, name)
-
-        return Bracket(before, self._end_leaf)
-
-    def part(self, name: str) -> Bracket:
-        """A sub-phase of a speculative cycle."""
-
-        def before(instance: Any, args: Args, kwargs: Kwargs) -> int | None:
-            cycle = self._own_cycle()
-            return None if cycle is None or cycle.mode != "speculative" else self._recorder.begin_phase(name)
-
-        return Bracket(before, self._end)
-
-    def verify_tree(self) -> Bracket:
-        """``EagleVerifyInput.verify`` of the v1 worker: samples, accepts, and brings the counts to the host itself."""
-
-        def before(instance: Any, args: Args, kwargs: Kwargs) -> tuple[_Cycle, int] | None:
-            cycle = self._own_cycle()
-            if cycle is None or cycle.mode != "speculative":
-                return None
-            return cycle, self._recorder.begin_phase("sample")
-
-        def after(state: tuple[_Cycle, int], outcome: Any, failed: bool) -> None:
-            cycle, token = state
-            self._recorder.end_phase(token)
-            if not failed:
-                cycle.accepted = accepted_list(outcome)
-
-        return Bracket(before, after)
-
-    def target_forward(self) -> Bracket:
-        """``TpModelWorker.forward_batch_generation``: the target's forward.
-
-        Within verify it is a sub-phase. In a speculative cycle whose worker has no hook points here (n-gram, DFlash,
-        ...) it is the verify phase.
+        A turn that begins a cycle has polled with it: the next one need not.
         """
+        recorder = self._recorder
 
-        def before(instance: Any, args: Args, kwargs: Kwargs) -> _Leaf | None:
-            cycle = self._own_cycle()
-            if cycle is None or cycle.mode != "speculative":
-                return None
-            if cycle.leaf is None:
-                return self._enter_leaf(cycle, "verify")
-            if cycle.leaf == "verify":
-                return cycle, cycle.leaf, self._recorder.begin_phase("target_forward")
-            return None
+        def make(original: Call, fail: Fail) -> Call:
+            def hooked(*args: Any, **kwargs: Any) -> Any:
+                if self._polled:
+                    self._polled = False
+                else:
+                    try:
+                        recorder.poll()
+                    except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                        fail(error)
+                return original(*args, **kwargs)
 
-        return Bracket(before, self._end_leaf)
+            return hooked
 
-    def replay(self) -> Bracket:
-        """``CudaGraphRunner.replay`` of releases whose result doesn't say whether a graph ran."""
+        return Weave(make)
 
-        def before(instance: Any, args: Args, kwargs: Kwargs) -> None:
-            cycle = self._own_cycle()
-            if cycle is not None:
-                cycle.replayed = True
+    # One batch
 
-        return Bracket(before, _nothing)
+    def run_batch(self) -> Weave:
+        """``Scheduler.run_batch(batch)``: one cycle."""
+        recorder = self._recorder
 
-    def _begun(self, name: str | None) -> int | None:
-        return None if name is None else self._recorder.begin_phase(name)
+        def make(original: Call, fail: Fail) -> Call:
+            def hooked(*args: Any, **kwargs: Any) -> Any:
+                if not recorder.armed:
+                    return original(*args, **kwargs)
+                begun = False
+                try:
+                    begun = self._begin(args, kwargs)
+                except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                    fail(error)
+                if not begun:
+                    return original(*args, **kwargs)
+                result = None
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    try:
+                        self._end(args[0], result)
+                    except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                        fail(error)
+                return result
 
-    def _end(self, token: int, result: Any, failed: bool) -> None:
-        self._recorder.end_phase(token)
+            return hooked
 
-    def _enter_leaf(self, cycle: _Cycle, name: str) -> _Leaf:
-        outer, cycle.leaf = cycle.leaf, name
-        return cycle, outer, self._recorder.begin_phase(name)
+        return Weave(make)
 
-    def _end_leaf(self, state: _Leaf, result: Any, failed: bool) -> None:
-        cycle, outer, token = state
-        self._recorder.end_phase(token)
-        cycle.leaf = outer
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a cycle was begun for the batch."""
+        if capturing():
+            return False
+        scheduler = args[0]
+        batch = args[1] if len(args) > 1 else kwargs["batch"]
+        forward_mode, algorithm = batch.forward_mode, batch.spec_algorithm
+        if forward_mode is not self._forward_mode or algorithm is not self._algorithm:
+            # members of enumerations: what they say is asked once, not with five frames a cycle
+            self._forward_mode, self._algorithm, self._mode = forward_mode, algorithm, mode_of(batch)
+        mode = self._mode
+        if mode is None:
+            return False
+        requests = batch.reqs
+        request_ids = []
+        context = 0
+        for request in requests:
+            request_ids.append(request.rid)
+            context += len(request.origin_input_ids) + len(request.output_ids)  # as its seqlen
+        speculative = mode == "speculative"
+        recorder = self._recorder
+        number = recorder.begin_cycle(
+            mode,
+            len(request_ids),
+            self._draft_tokens(scheduler) if speculative else 0,
+            request_ids,
+            context if speculative or mode == "decode" else None,
+        )
+        self._polled = True
+        if number < 0:  # the control word said stop
+            return False
+        step = self.open
+        # The v1 worker commits tokens within run_batch. Under overlap the previous batch's result is yet to be
+        # processed and would be counted here, so there the count starts when this batch's result comes.
+        step.before = None if scheduler.enable_overlap else progress_of(requests)
+        step.accepted = None
+        step.replayed = False
+        step.mode = mode
+        step.batch_size = len(request_ids)
+        step.number = number
+        step.phase = NO_PHASE
+        step.rows = recorder.stamps
+        step.watched = recorder.watched
+        step.thread = _ident()
+        if step.watched:
+            step.capturing = asks_capturing()
+        step.leaf = NO_LEAF if speculative else step.begin(CODES[_PHASE_OF_MODE[mode]])
+        step.running = True
+        step.armed = speculative
+        return True
+
+    def _end(self, scheduler: Any, result: Any) -> None:
+        """The cycle is over; ``result`` is None where it failed."""
+        step = self.open
+        step.armed = step.running = False
+        number = step.number
+        size: int | None = None
+        try:
+            if result is not None:
+                size = graph_batch_size_of(scheduler, result, step.replayed)
+                setattr(result, NOTE, Noted(number, step.mode, step.batch_size, step.accepted, step.before))
+        finally:
+            if step.leaf >= 0:
+                step.leave()
+            self._recorder.end_cycle(number, graph_batch_size=size)
 
     def _draft_tokens(self, scheduler: Any) -> int:
         """Tokens the draft proposes per request: the worker's own number (it may adapt), else the server's argument."""
@@ -284,10 +209,105 @@ class CycleHooks:
             verified = self._settings.get("speculative_num_draft_tokens") or 1
         return int(verified) - 1
 
-    def _own_cycle(self) -> _Cycle | None:
-        """The open cycle, seen from the thread that opened it; None in warm-up runs, which no cycle encloses."""
-        return self._cycle if threading.get_ident() == self._thread else None
+    def delayed_sample(self) -> Weave:
+        """``launch_batch_sample_if_needed(batch_result)``: sampling put off until a grammar is ready."""
+        recorder = self._recorder
 
+        def make(original: Call, fail: Fail) -> Call:
+            def hooked(*args: Any, **kwargs: Any) -> Any:
+                if not recorder.armed:
+                    return original(*args, **kwargs)
+                result = args[1] if len(args) > 1 else kwargs.get("batch_result")
+                if getattr(result, "delay_sample_func", None) is None or capturing():
+                    return original(*args, **kwargs)
+                cycle = getattr(result, NOTE, None)
+                phase = None if cycle is None else _PHASE_OF_MODE.get(cycle.mode)
+                if phase is None:
+                    return original(*args, **kwargs)
+                token = recorder.begin_phase(phase)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    recorder.end_phase(token)
 
-def _nothing(state: Any, result: Any, failed: bool) -> None:
-    """After a call that needs nothing afterwards."""
+            return hooked
+
+        return Weave(make)
+
+    # Its result
+
+    def process_result(self) -> Weave:
+        """``Scheduler.process_batch_result(batch, result)``: the tokens of a cycle reach the host."""
+        recorder, step = self._recorder, self.open
+
+        def make(original: Call, fail: Fail) -> Call:
+            def hooked(*args: Any, **kwargs: Any) -> Any:
+                if not recorder.armed or capturing():
+                    return original(*args, **kwargs)
+                noted: tuple[list[Any], Any, Noted | None, Progress] | None = None
+                rows: list[int] | None = None
+                watched = False
+                end, token = 0, UNKNOWN
+                try:
+                    noted = self._unprocessed(args, kwargs)
+                    if _ident() == step.thread:
+                        rows, watched = recorder.stamps, recorder.watched
+                        end = len(rows) + END
+                        rows += (_now(), 0, UNKNOWN, _PROCESS)  # between cycles
+                        if watched:
+                            step.enter_range(_PROCESS)
+                    else:  # no cycle was begun here yet
+                        token = recorder.begin_phase("process_result")
+                except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                    fail(error)
+                failed = True
+                try:
+                    outcome = original(*args, **kwargs)
+                    failed = False
+                finally:
+                    if rows is None:
+                        recorder.end_phase(token)
+                    else:
+                        rows[end] = _now()
+                        if watched:
+                            step.leave_range()
+                    if not failed and noted is not None:
+                        try:
+                            self._processed(*noted)
+                        except Exception as error:  # noqa: BLE001  hook boundary: fail open
+                            fail(error)
+                return outcome
+
+            return hooked
+
+        return Weave(make)
+
+    def _unprocessed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], Any, Noted | None, Progress]:
+        """The batch's requests, its result, the cycle it belongs to, and how far the requests were before it."""
+        requests = list((args[1] if len(args) > 1 else kwargs["batch"]).reqs)
+        result = args[2] if len(args) > 2 else kwargs["result"]
+        cycle: Noted | None = getattr(result, NOTE, None)
+        before = cycle.before if cycle is not None else None
+        if before is None or len(before) != len(requests):
+            before = progress_of(requests)
+        return requests, result, cycle, before
+
+    def _processed(self, requests: list[Any], result: Any, cycle: Noted | None, before: Progress) -> None:
+        """Tell what a cycle committed, and which requests are over.
+
+        None stands for tokens that were thrown away: under overlap scheduling a request may be over, or retracted, before the
+        result of its last step is looked at.
+        """
+        recorder = self._recorder
+        lengths: list[int | None] = []
+        for request, then, (tokens, finished) in zip(requests, before, progress_of(requests), strict=True):
+            committed, over = then
+            if finished and not over:
+                recorder.request_finished(request.rid, len(request.origin_input_ids), tokens)
+            kept = not over and tokens >= committed and not getattr(request, "is_retracted", False)
+            lengths.append(tokens - committed if kept else None)
+        if cycle is not None and cycle.mode != "idle" and cycle.batch_size == len(requests):
+            accepted = accepted_of(result, cycle.accepted, len(requests)) if cycle.mode == "speculative" else None
+            recorder.accept(cycle.number, lengths, accepted)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from speccollect.bracket import Bracket
+from speccollect.engines import sglang_parts as parts
 from speccollect.engines.sglang_cycle import CycleHooks
 from speccollect.hooking import HookPoint
+from speccollect.stamps import Weave, within
 
 OLDEST: Final = "0.4.6"
 """Releases before it were not read."""
@@ -48,9 +49,16 @@ def points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
             ">=0.5.4",
             ("batch_result",),
         ),
-        HookPoint(_MANAGERS + "tp_worker", "TpModelWorker.forward_batch_generation", lambda _: cycles.target_forward()),
         HookPoint(
-            "sglang.srt.model_executor.cuda_graph_runner", "CudaGraphRunner.replay", lambda _: cycles.replay(), "<0.4.8"
+            _MANAGERS + "tp_worker",
+            "TpModelWorker.forward_batch_generation",
+            lambda _: parts.target_forward(cycles.open),
+        ),
+        HookPoint(
+            "sglang.srt.model_executor.cuda_graph_runner",
+            "CudaGraphRunner.replay",
+            lambda _: parts.replay(cycles.open),
+            "<0.4.8",
         ),
         *_v1_points(cycles),
         *_v2_points(cycles),
@@ -74,7 +82,9 @@ def _v1_points(cycles: CycleHooks) -> tuple[HookPoint, ...]:
             for method, phase in phases
         ),
         *(
-            HookPoint(_SPECULATIVE + module, "EagleVerifyInput.verify", lambda _: cycles.verify_tree(), versions)
+            HookPoint(
+                _SPECULATIVE + module, "EagleVerifyInput.verify", lambda _: parts.verify_tree(cycles.open), versions
+            )
             for module, versions in verifiers
         ),
         *(
@@ -139,7 +149,7 @@ READS: Final = (
     Read("sglang.srt.server_args", "ServerArgs", ("resolved_dict",), ">=0.5.19"),
     Read(_MANAGERS + "scheduler", "Scheduler", ("model_worker",), ">=0.5.4"),
     Read(_MANAGERS + "schedule_batch", "ScheduleBatch", ("reqs", "forward_mode", "spec_algorithm")),
-    Read(_MANAGERS + "schedule_batch", "Req", ("rid", "origin_input_ids", "output_ids", "seqlen", "finished")),
+    Read(_MANAGERS + "schedule_batch", "Req", ("rid", "origin_input_ids", "output_ids", "finished")),
     Read(_MANAGERS + "schedule_batch", "Req", ("finished_len",), ">=0.5.4"),
     Read(_MANAGERS + "scheduler", "GenerationBatchResult", ("can_run_cuda_graph",), ">=0.4.8,<0.5.4"),
     Read(_MANAGERS + "utils", "GenerationBatchResult", ("can_run_cuda_graph", "delay_sample_func"), ">=0.5.4"),
@@ -160,11 +170,9 @@ READS: Final = (
 """What else of SGLang the wrappers rely on."""
 
 
-def _leaf(cycles: CycleHooks, phase: str) -> Callable[[Any], Bracket]:
-    bracket = cycles.leaf(phase)
-    return lambda _: bracket
+def _leaf(cycles: CycleHooks, phase: str) -> Callable[[Any], Weave]:
+    return lambda _: parts.leaf(cycles.open, phase)
 
 
-def _part(cycles: CycleHooks, phase: str) -> Callable[[Any], Bracket]:
-    bracket = cycles.part(phase)
-    return lambda _: bracket
+def _part(cycles: CycleHooks, phase: str) -> Callable[[Any], Weave]:
+    return lambda _: within(cycles.open, phase)
