@@ -65,6 +65,12 @@ def test_a_graph_is_known_by_the_places_of_its_nodes_not_by_its_number() -> None
     assert found.apply(np.array([1, 0, -1, 7], dtype=np.int32)).tolist() == [1, 0, -1, -1]
 
 
+def test_a_graph_that_the_map_lacks_hides_no_other() -> None:
+    nodes = node_map([GATE])
+    assert numbers(nodes, replay(0, [PRODUCT], 5)).of == {0: 0}
+    assert numbers(nodes, replay(1, [EXPERTS, EXPERTS], 5), replay(2, [PRODUCT], 6)).of == {2: 0}
+
+
 def test_names_tell_graphs_of_one_shape_apart() -> None:
     nodes = node_map([GATE, NORM], [NORM, GATE])
     assert numbers(nodes, replay(9, [PRODUCT, PLAIN], 5)).of == {9: 0}
@@ -101,7 +107,7 @@ def test_copies_may_lack_ids_and_nothing_else_may(beside: list[Activity]) -> Non
 def test_half_of_the_ids_is_none() -> None:
     nodes = node_map([GATE, COPYING, EXPERT])
     kernels = replay(9, [PRODUCT, EXPERTS], 5, [0, 2])
-    assert numbers(nodes, kernels, [(COPIED, 9, -1, 5)]).of == {9: 0}
+    assert numbers(nodes, [(COPIED, 9, -1, 5)], kernels).of == {9: 0}
     assert numbers(nodes, kernels, [(COPIED, -1, 1, 5)]).of == {9: 0}
 
 

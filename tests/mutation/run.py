@@ -49,6 +49,7 @@ ATTRIBUTION: Final = (
         "captured_nodes",
         "replay_fit",
         "replay_nodes",
+        "executable_graphs",
         "carry_nodes",
         "cycles",
         "ranges",
@@ -96,7 +97,7 @@ TESTS: Final = tuple(
             "compact_nodes",
             "placed_rows",
         ),
-        "compact_rank",
+        *("compact_rank", "executable_graphs", "graph_ids_in_json"),
     )
 )
 FEW: Final = 25
