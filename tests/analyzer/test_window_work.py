@@ -1,0 +1,207 @@
+"""What is told of single activities, summed while a rank is read, is what its whole tables tell."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import traces
+from both_ways import COLLECT, assert_same_windows, both_sources
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import some_replays, some_rows
+
+from specanalyze.answers.kernels import KernelTimes, rank_kernels
+from specanalyze.answers.layers import layers, window_layers
+from specanalyze.answers.phase_cycles import phase_cycles
+from specanalyze.attribution.activities import BUCKET_CODE
+from specanalyze.attribution.host_rows import host_rows, with_operators
+from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.rank_result import ReadRank, read_rank
+from specanalyze.attribution.window_work import WindowWork
+from specanalyze.columns import of_kind
+from specanalyze.formats.event_frame import table
+from specanalyze.formats.load import open_trace
+from specanalyze.formats.trace_files import write_trace
+from specanalyze.native import timeline
+from specanalyze.trace import RankSource, RankTrace, Trace
+
+pytestmark = pytest.mark.skipif(
+    COLLECT is None or timeline.compiled() is None, reason="no C compiler on this machine, or switched off"
+)
+SAMPLES = sorted((Path(__file__).parents[2] / "samples").glob("*.parquet"))
+ALLREDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_replays(), some_rows, st.integers(1, 4))
+def test_random_replays_are_told_alike_both_ways(
+    replays: list[dict[str, Any]], rows: list[dict[str, Any]], pieces: int
+) -> None:
+    rows = [row | {"dur_ns": None} if (row["dur_ns"] or 0) < 0 else row for row in rows]
+    one = [traces.launch("cudaLaunchKernel", 130, 99), traces.kernel("fused_moe_kernel", 131, 140, 99)]
+    assert_same_windows(*both_sources(traces.events([*replays, *rows, *one]), pieces))
+
+
+@settings(max_examples=20, deadline=None)
+@given(some_replays(), st.lists(st.sampled_from([0, 0, 1]), min_size=40, max_size=40))
+def test_windows_are_told_apart(replays: list[dict[str, Any]], windows: list[int]) -> None:
+    numbered = [
+        row | {"window": None if row["kind"] == "node" else windows[(row["correlation"] or 0) % 40]} for row in replays
+    ]
+    verify = [traces.phase("spec.verify", 0, 120, window=number) for number in (0, 1)]
+    assert_same_windows(*both_sources(table(traces.events([*numbered, *verify])), 2))
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=[path.stem for path in SAMPLES])
+def test_recordings_of_the_collector_are_told_alike_both_ways(path: Path) -> None:
+    trace = open_trace([path])
+    assert trace.sources[0].compact is not None
+    assert trace.sources[0].compact() is not None
+    assert_same_windows(trace.sources[0], trace)
+
+
+def one_window() -> list[dict[str, Any]]:
+    """A verify of 100 ns: a replay of two kernels with a gap between them, one behind the other's end; eager work in no phase."""
+    node = {"kind": "node", "name": "kernel", "pid": 1, "start_ns": 0, "dur_ns": 0, "node_type": "kernel"}
+    nodes = [
+        {**node, "graph_id": 0, "node": i, "module": f"model.layers.{i}.mlp.experts", "module_class": "FusedMoE"}
+        for i in range(2)
+    ]
+    return [
+        *nodes,
+        traces.phase("spec.verify", 0, 100),
+        traces.launch("cudaGraphLaunch", 5, 1),
+        traces.kernel("fused_moe_kernel", 10, 30, 1),
+        traces.kernel("unknown", 45, 60, 1),
+        traces.launch("cudaLaunchKernel", 110, 2),
+        traces.kernel("fused_moe_kernel", 55, 70, 2, stream=9),
+    ]
+
+
+def work_of(rows: list[dict[str, Any]], *, compactly: bool) -> WindowWork:
+    source, trace = both_sources(traces.events(rows), 1)
+    if not compactly:
+        source = RankSource("0", "a test", source.read)
+    read = read_rank(source, trace, look=lambda work: work)
+    (work,) = read.looked
+    return work
+
+
+@pytest.mark.parametrize("compactly", [True, False])
+def test_each_activity_has_what_the_partition_gave_it_and_the_gap_before_it(compactly: bool) -> None:
+    work = work_of(one_window(), compactly=compactly)
+    found = sorted(
+        zip(
+            work.length.tolist(),
+            work.exposed.tolist(),
+            work.gap.tolist(),
+            work.node.tolist(),
+            work.phase.tolist(),
+            strict=True,
+        )
+    )
+    verify, outside = PHASE_CODE["verify"], PHASE_CODE["outside"]
+    assert found == [(15, 10, 0, -1, outside), (15, 15, 15, 1, verify), (20, 20, 0, 0, verify)]
+    assert work.in_graph.tolist().count(True) == 2
+    assert work.nodes is not None
+    assert set(work.bucket.tolist()) == {BUCKET_CODE["moe"]}
+
+
+@pytest.mark.parametrize("compactly", [True, False])
+def test_layers_and_kernels_of_it(compactly: bool) -> None:
+    work = work_of(one_window(), compactly=compactly)
+    inside = window_layers(work, "verify")
+    assert (inside.placed, inside.replays, inside.unplaced_ns) == (1, 1, 0)
+    assert inside.times.sort("layer").select("layer", "activities", "ns", "gap_ns").rows() == [
+        (0, 1, 20, 0),
+        (1, 1, 15, 15),
+    ]
+    assert window_layers(work, "outside").unplaced_ns == 10
+    kernels = rank_kernels("0", [KernelTimes.of(work), KernelTimes.of(work)])
+    assert kernels.select("phase", "name", "count", "sum_ns", "exposed_ns", "median_ns").sort(
+        "phase", "name"
+    ).rows() == [
+        ("outside", "fused_moe_kernel", 2, 30, 20, 15.0),
+        ("verify", "fused_moe_kernel", 2, 40, 40, 20.0),
+        ("verify", "unknown", 2, 30, 30, 15.0),
+    ]
+
+
+def two_cycles() -> list[dict[str, Any]]:
+    """The device work of the first cycle ends 30 ns after the second begins; 20 ns of each step are in no leaf."""
+    rows = []
+    for cycle, start in ((7, 0), (8, 100)):
+        rows += [
+            {**traces.phase("spec.cycle", start, start + 90, cycle=cycle), "kind": "cycle"},
+            traces.phase("spec.verify", start + 10, start + 90, cycle=cycle),
+            traces.launch("cudaLaunchKernel", start + 20, cycle),
+            traces.kernel("fused_moe_kernel", start + 40, start + 130, cycle),
+        ]
+    return rows
+
+
+@pytest.mark.parametrize("compactly", [True, False])
+def test_the_time_of_no_leaf_is_told_between_cycle_starts(compactly: bool) -> None:
+    source, trace = both_sources(traces.events(two_cycles()), 1)
+    if not compactly:
+        source = RankSource("0", "a test", source.read)
+    read: ReadRank[None] = read_rank(source, trace)
+    (marks,) = read.marks
+    assert marks.instants.tolist() == [0, 100]
+    assert marks.before.tolist() == [0, 10]
+    assert marks.range_end.max() == 230
+    cycles = phase_cycles(read)
+    assert cycles.select("cycle", "device_other_ns", "runs_over").rows() == [(7, 10, True), (8, None, None)]
+
+
+def written(tmp_path: Path, rows: list[dict[str, Any]]) -> Path:
+    path = tmp_path / "trace.parquet"
+    events = traces.events(rows).with_columns(rank=pl.lit(0, dtype=pl.Int32))
+    write_trace(Trace("made", (RankSource("0", "made", partial(RankTrace, "0", 0, "made", events)),)), path)
+    return path
+
+
+def test_a_rank_is_read_around_an_instant_alone(tmp_path: Path) -> None:
+    """With its nodes, and both ends included; other forms give the same rows."""
+    (source,) = open_trace([written(tmp_path, one_window())]).sources
+    assert source.near is not None
+    near = source.around(10, 45).events
+    assert near.select("kind", "start_ns").filter(pl.col("kind") != "node").rows() == [("kernel", 10), ("kernel", 45)]
+    assert of_kind(near, ("node",)).height == 2
+    whole = RankSource("0", "made", source.read).around(10, 45).events
+    assert near.select(whole.columns).equals(whole)
+    assert not of_kind(source.around(500, 600).events, ("kernel", "launch", "phase")).height
+
+
+def test_what_lies_beside_a_rank_takes_all_of_its_events(tmp_path: Path) -> None:
+    path = written(tmp_path, one_window())
+    log = tmp_path / "other.cycles.json"
+    log.write_text("{}")
+    assert open_trace([path], cycles=log).sources[0].near is None
+    assert open_trace([path], salvage=True).sources[0].near is None
+
+
+def test_host_rows_are_read_without_device_rows_and_operators_where_they_are_asked_for(tmp_path: Path) -> None:
+    operator = {"kind": "op", "name": "aten::mm", "pid": 1, "tid": 1, "start_ns": 3, "dur_ns": 4}
+    request = {"kind": "request", "name": "r", "start_ns": 0, "dur_ns": 90, "request_ids": ["a"], "prompt_tokens": 5}
+    (source,) = open_trace([written(tmp_path, [*one_window(), operator, request])]).sources
+    rank = host_rows(source)
+    assert of_kind(rank.events, ("kernel",)).get_column("start_ns").null_count() == 1
+    assert of_kind(rank.events, ("request",)).get_column("prompt_tokens").to_list() == [5]
+    assert of_kind(with_operators(source, rank).events, ("op",)).get_column("name").cast(pl.String).to_list() == [
+        "aten::mm"
+    ]
+    (other,) = open_trace([tmp_path / "trace.parquet"], salvage=True).sources
+    assert host_rows(other).events.equals(other.read().events)
+
+
+def test_layers_of_a_file(tmp_path: Path) -> None:
+    found = layers(open_trace([written(tmp_path, one_window())]))
+    assert found.table.select("layer", "exposed_ns", "gap_before_ns", "median_ns", "instances").rows() == [
+        (0, 20, 0, 20.0, 1),
+        (1, 15, 15, 15.0, 1),
+    ]
