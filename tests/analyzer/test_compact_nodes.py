@@ -87,7 +87,14 @@ def test_ids_that_only_later_rows_carry() -> None:
         rows += [traces.kernel("unknown", 30 * i + 9 * k, 30 * i + 9 * k + 7, i, **ids) for k in (1, 2)]
     got, want = both(traces.events(rows), 5)
     assert_same(got, want)
-    assert got.breakdown.node_map == {"placed": 6000, "by_id": 2000, "other_count": 0, "other_names": 0}
+    assert got.breakdown.node_map == {
+        "placed": 6000,
+        "by_id": 2000,
+        "by_stream": 0,
+        "unsure": 0,
+        "other_count": 0,
+        "other_names": 0,
+    }
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=[path.stem for path in SAMPLES])
@@ -128,7 +135,14 @@ def test_a_node_map_that_the_user_names_stands_for_the_recording_s_own(tmp_path:
     got, want = rank_result(source, trace), rank_result(replace(source, compact=None), trace)
     assert isinstance(got.communication, CompactTalk), "it was not read compactly"
     assert_same(got, want)
-    assert got.breakdown.node_map == {"placed": 1, "by_id": 0, "other_count": 0, "other_names": 0}
+    assert got.breakdown.node_map == {
+        "placed": 1,
+        "by_id": 0,
+        "by_stream": 0,
+        "unsure": 0,
+        "other_count": 0,
+        "other_names": 0,
+    }
     assert got.breakdown.buckets_ns["verify"]["moe"] == 10
     assert open_trace([path], node_map=named, cycles=log).sources[0].compact is None
     assert break_down(open_trace([path])).ranks[0].node_map["by_id"] == 1

@@ -423,7 +423,7 @@ def test_rows_of_captured_graphs_are_placed_and_have_the_buckets_of_their_module
     ]
     assert (len(window.device.node), len(window.device.ran)) == (0, 0)
     sums = window_sums(window, [7], 1)
-    assert sums.node_map == {"placed": 2, "by_id": 1, "other_count": 0, "other_names": 0}
+    assert sums.node_map == {"placed": 2, "by_id": 1, "by_stream": 0, "unsure": 0, "other_count": 0, "other_names": 0}
     assert sums.rows.look_ns.tolist() == [[15], [10]]
     assert for_talk(window).by_map is None
     assert summed(example()).node_map == {}

@@ -57,7 +57,7 @@ def placed(nodes: RankNodes, rows: DeviceRows, call: Sequence[int], graph: Seque
 
 def counted(found: PlacedRows) -> tuple[int, ...]:
     """placed, by_id, other_count, other_names."""
-    return tuple(found.counts.values())
+    return tuple(found.counts[name] for name in ("placed", "by_id", "other_count", "other_names"))
 
 
 TWO = (node(4, 0), node(4, 1))
@@ -99,7 +99,7 @@ def test_replays_that_fit_none_are_counted_by_the_reason() -> None:
     call = [0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 5, 5]
     found = placed(nodes, device(look), call, [True] * 6)
     assert found.node.tolist() == [-1] * 11 + [0, 1]
-    assert found.counts == {"placed": 1, "by_id": 0, "other_count": 3, "other_names": 2}
+    assert found.counts == {"placed": 1, "by_id": 0, "by_stream": 0, "unsure": 0, "other_count": 3, "other_names": 2}
 
 
 def test_the_first_row_names_the_graph() -> None:

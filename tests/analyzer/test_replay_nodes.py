@@ -70,7 +70,7 @@ def test_modules_decide_what_a_kernel_in_a_replay_is() -> None:
         "launch": 99,
         "host": 811,
     }
-    assert placed == {"placed": 1, "by_id": 0, "other_count": 0, "other_names": 0}
+    assert placed == {"placed": 1, "by_id": 0, "by_stream": 0, "unsure": 0, "other_count": 0, "other_names": 0}
 
 
 def test_event_nodes_show_no_activity() -> None:
@@ -86,12 +86,31 @@ def test_order_is_by_start_time_over_all_streams() -> None:
     assert got["moe"] == 30
 
 
+def test_branches_that_start_in_any_order_are_read_stream_by_stream() -> None:
+    named = [{**node(0, i, module, cls), "name": kernel} for i, (module, cls, kernel) in enumerate(LAYER)]
+    kernels, streams = [k for *_, k in LAYER], [7, 7, 7, 7, 13, 13, 7, 7, 7]
+    rows = replay(kernels, named, streams)
+    device = [row for row in rows if row["kind"] == "kernel"]
+    for row, place in zip(
+        device, [0, 1, 2, 5, 3, 7, 4, 6, 8], strict=True
+    ):  # the second branch starts before the first goes on
+        row |= {"start_ns": 100 + 10 * place, "dur_ns": 10}
+    got, placed = buckets(rows)
+    assert placed == {"placed": 1, "by_id": 0, "by_stream": 1, "unsure": 0, "other_count": 0, "other_names": 0}
+    assert {name: got[name] for name in ("attention", "gemm", "moe", "allreduce", "other_compute")} == {
+        name: 10 * WANT.count(name) for name in ("attention", "gemm", "moe", "allreduce", "other_compute")
+    }
+    wrong = [dict(row) for row in rows]
+    wrong[-1]["name"] = "some_other_kernel"  # a map that another model left
+    assert buckets(wrong)[1]["other_names"] == 1
+
+
 @pytest.mark.parametrize("shift", [1, -1, 2])
 def test_a_wrong_map_is_noticed_and_names_decide(shift: int) -> None:
     wrong = LAYER[shift:] + LAYER[:shift]
     nodes = [node(0, i, module, cls) for i, (module, cls, _) in enumerate(wrong)]
     got, placed = buckets(replay([k for *_, k in LAYER], nodes))
-    assert placed == {"placed": 0, "by_id": 0, "other_count": 0, "other_names": 1}
+    assert placed == {"placed": 0, "by_id": 0, "by_stream": 0, "unsure": 0, "other_count": 0, "other_names": 1}
     assert got["moe"] == 10
     assert got["attention"] == 10
 
@@ -108,7 +127,7 @@ def test_ids_of_the_recording_win_over_order() -> None:
     for i, row in enumerate(kernels):  # run in reverse order: only the ids tell
         row |= {"graph_id": 5, "node": i, "start_ns": 500 - 10 * i}
     got, placed = buckets(rows)
-    assert placed == {"placed": 1, "by_id": 1, "other_count": 0, "other_names": 0}
+    assert placed == {"placed": 1, "by_id": 1, "by_stream": 0, "unsure": 0, "other_count": 0, "other_names": 0}
     assert got["moe"] == 30
 
 
@@ -155,7 +174,7 @@ REAL = ("tp1/e2_nodemap_m17_rank0", "tp2/e2_nccl_nodemap_m17_rank0", "tp2/e2_ncc
 @pytest.mark.parametrize("name", REAL)
 def test_every_activity_of_every_real_replay_is_placed(name: str, reference: Path) -> None:
     (rank,) = break_down(open_trace([reference / f"traces/sglang_h200/{name}.json.gz"])).ranks
-    assert rank.node_map == {"placed": 120, "by_id": 0, "other_count": 0, "other_names": 0}
+    assert rank.node_map == {"placed": 120, "by_id": 0, "by_stream": 0, "unsure": 0, "other_count": 0, "other_names": 0}
 
 
 def test_a_shifted_map_of_a_real_server_is_noticed(reference: Path, tmp_path: Path) -> None:
@@ -218,7 +237,14 @@ def test_an_imported_trace_carries_graph_and_node_on_its_kernels(reference: Path
     again = open_trace([tmp_path / "trace.parquet"])
     (before,), (after,) = break_down(source).ranks, break_down(again).ranks
     assert after.buckets_ns == before.buckets_ns
-    assert after.node_map == {"placed": 120, "by_id": 120, "other_count": 0, "other_names": 0}
+    assert after.node_map == {
+        "placed": 120,
+        "by_id": 120,
+        "by_stream": 0,
+        "unsure": 0,
+        "other_count": 0,
+        "other_names": 0,
+    }
     (rank,) = again.ranks()
     device = rank.events.filter(pl.col("kind").cast(pl.String).is_in(["kernel", "memcpy", "memset"]))
     assert device.get_column("node").is_not_null().sum() == 40 * (465 + 30 + 23)
@@ -230,10 +256,17 @@ def test_ids_whose_kernel_has_another_name_than_at_capture_are_not_believed() ->
     kernels = [r for r in rows if r["kind"] == "kernel"]
     for i, row in enumerate(kernels):
         row |= {"graph_id": 5, "node": i}
-    assert buckets(rows)[1] == {"placed": 1, "by_id": 1, "other_count": 0, "other_names": 0}
+    assert buckets(rows)[1] == {
+        "placed": 1,
+        "by_id": 1,
+        "by_stream": 0,
+        "unsure": 0,
+        "other_count": 0,
+        "other_names": 0,
+    }
     kernels[0]["node"], kernels[1]["node"] = 1, 0
     got, placed = buckets(rows)
-    assert placed == {"placed": 0, "by_id": 0, "other_count": 0, "other_names": 1}
+    assert placed == {"placed": 0, "by_id": 0, "by_stream": 0, "unsure": 0, "other_count": 0, "other_names": 1}
     assert got["moe"] == 10
 
 

@@ -15,7 +15,7 @@ from specanalyze.attribution.activities import mapped_bucket, mapped_subclass
 from specanalyze.attribution.captured_nodes import NodeMap
 from specanalyze.attribution.collective_columns import told
 from specanalyze.attribution.replay_fit import Fits
-from specanalyze.attribution.replay_nodes import ById, Placement, by_id
+from specanalyze.attribution.replay_nodes import COUNTS, ById, Placement, by_id, place_replays
 from specanalyze.columns import Ints
 from specanalyze.formats.compact_rank import DeviceRows
 from specanalyze.native.timeline import Array
@@ -87,20 +87,22 @@ class PlacedRows:
     Attributes:
         node: row of the node rows, -1 where no node is known, int32.
         several: rows that ``Placement.one_of_several`` names.
-        placed, by_id, other_count, other_names: as in ``Placement``.
+        placed, by_id, by_stream, unsure, other_count, other_names: as in ``Placement``.
     """
 
     node: NDArray[np.int32]
     several: list[Ints] = field(default_factory=list)
     placed: int = 0
     by_id: int = 0
+    by_stream: int = 0
+    unsure: int = 0
     other_count: int = 0
     other_names: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """How many replays were placed in which way, as ``RankBreakdown.node_map`` has them."""
-        return {name: getattr(self, name) for name in ("placed", "by_id", "other_count", "other_names")}
+        return {name: getattr(self, name) for name in COUNTS}
 
     def collective_nodes(self, index: Ints) -> NDArray[np.int32]:
         """Row of the node that tells of the collective of some rows, -1 where none does."""
@@ -134,10 +136,12 @@ def placed_rows(
         result.node[:] = known.row
         result.placed = result.by_id = known.placed
         result.other_names = known.other_names
-    order, bounds = _replays(call, graph, None if known is None else known.settled)
-    first = order[bounds[:-1]]
+    in_turn, bounds = _replays(call, graph, None if known is None else known.settled)
+    first = in_turn[bounds[:-1]]
     ran = device.ran[first] if len(device.ran) else np.full(len(first), -1)
-    numbers = nodes.fits.of(ran, device.look[order], bounds)
+    found = place_replays(nodes.fits, in_turn, bounds, ran, device.look, device.stream)
+    order, numbers = found.order, found.numbers
+    result.by_stream, result.unsure = found.by_stream, found.unsure
     for number in np.unique(numbers).tolist():  # one turn a captured graph, or a replay that fits none
         fit, replays = nodes.fits.found[number], np.flatnonzero(numbers == number)
         if fit.rows is None:

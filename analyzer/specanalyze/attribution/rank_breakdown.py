@@ -16,6 +16,7 @@ from specanalyze.attribution.compact_window import Looks, WindowSums
 from specanalyze.attribution.instances import graph_launch_time, instance_rows, instance_table
 from specanalyze.attribution.partition import Partition
 from specanalyze.attribution.ranges import PHASE_CODE
+from specanalyze.attribution.replay_nodes import COUNTS
 from specanalyze.columns import Ints
 from specanalyze.formats.compact_rank import CompactRank
 from specanalyze.intervals import union_by_key
@@ -48,8 +49,9 @@ class RankBreakdown:
         unclassified_names: kernel name -> ns.
         unknown_communication: names of communication kernels whose operation nothing tells -> activities.
         crossing: see ``ranges.Ranges``.
-        node_map: replays placed (by_id: of these, by node ids), other_count and other_names: not placed, names decide;
-            empty without node rows.
+        node_map: replays placed (by_id: of these, by node ids; by_stream: by the order within each of several streams, where
+            unsure counts activities that an equal one on another stream might be), other_count and other_names: not placed, names
+            decide; empty without node rows.
     """
 
     key: str
@@ -253,12 +255,7 @@ def _add_classification(result: RankBreakdown, acts: Activities) -> None:
         "unclassified": int(duration[unknown].sum()),
     }
     if acts.placement is not None:
-        for name, count in (
-            ("placed", acts.placement.placed),
-            ("by_id", acts.placement.by_id),
-            ("other_count", acts.placement.other_count),
-            ("other_names", acts.placement.other_names),
-        ):
-            result.node_map[name] = result.node_map.get(name, 0) + count
+        for name in COUNTS:
+            result.node_map[name] = result.node_map.get(name, 0) + getattr(acts.placement, name)
     for way, ns in ways.items():
         result.decided_ns[way] = result.decided_ns.get(way, 0) + ns

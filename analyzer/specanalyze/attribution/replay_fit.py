@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specanalyze.attribution.captured_nodes import Graph, NodeMap
+from specanalyze.attribution.replay_lanes import read_lanes
 from specanalyze.columns import Ints
 from specschema.kernel_classes import classify
 from specschema.module_classes import ModuleClass
@@ -29,17 +30,21 @@ NORM_IN: Final = frozenset({"norm", "qk_norm", "attention_core", "moe_block", "c
 
 @dataclass(frozen=True)
 class Fit:
-    """The nodes of a replay's activities, in order of start.
+    """The nodes of a replay's activities, in the order in which they were given.
 
     Attributes:
         rows: row of each one's node; None where the names decide.
         one_of_several: as in ``Placement``.
         fits_count: whether a captured graph has as many nodes that show activities.
+        unsure: activities that may as well be the node of an equal one on another stream.
+        named: whether the kernels had names at capture, so that only equal kernels can be unsure.
     """
 
     rows: Ints | None
     one_of_several: NDArray[np.bool_]
     fits_count: bool
+    unsure: int = 0
+    named: bool = True
 
 
 class Fits:
@@ -58,14 +63,17 @@ class Fits:
         self.found: list[Fit] = []
         """The distinct replays that were compared."""
 
-    def of(self, graph_id: Ints, look: NDArray[Any], bounds: Ints) -> Ints:
+    def of(self, graph_id: Ints, look: NDArray[Any], bounds: Ints, *, lane: NDArray[np.uint8] | None = None) -> Ints:
         """Number in ``found`` of each of some replays.
 
         Args:
             graph_id: the captured graph that the first activity of each names, -1 where it names none.
             look: code of each of their activities, replay by replay, in order of start.
             bounds: where each replay begins there, and the end.
+            lane: of each activity, which then are in order of ``replay_lanes.lanes``.
         """
+        if lane is not None and lane.any():
+            look = look.astype(np.int32) + lane * np.int32(len(self._looks))
         codes, width = look.tobytes(), look.itemsize
         numbers = []
         last: dict[
@@ -81,14 +89,17 @@ class Fits:
             number = self._known.get(key)
             if number is None:
                 self._known[key] = number = len(self.found)
-                looks = [self._looks[code] for code in look[low // width : high // width].tolist()]
-                self.found.append(self._compared(graph, looks))
+                lanes, of_look = np.divmod(look[low // width : high // width], len(self._looks))
+                looks = [self._looks[code] for code in of_look.tolist()]
+                self.found.append(self._compared(graph, looks, np.bincount(lanes).tolist()))
             last[graph, high - low] = key[1], number
             numbers.append(number)
         return np.array(numbers, dtype=np.int64)
 
-    def _compared(self, graph_id: int, looks: list[Look]) -> Fit:
+    def _compared(self, graph_id: int, looks: list[Look], counts: list[int]) -> Fit:
         candidates = [graph for graph in self._nodes.graphs if graph_id in (-1, graph.graph_id)]
+        if len(counts) > 1:
+            return self._compared_lanes(candidates, looks, counts)
         fitting = _fitting(candidates, self._nodes.modules, looks, self._signs)
         several = np.zeros(len(looks), dtype=bool)
         if not isinstance(fitting, list):
@@ -97,6 +108,38 @@ class Fits:
         for other in fitting[1:]:
             several |= elements[other.row] != elements[fitting[0].row]
         return Fit(fitting[0].row, several, True)
+
+    def _compared_lanes(self, candidates: list[Graph], looks: list[Look], counts: list[int]) -> Fit:
+        """The nodes of activities that lie in lanes of ``counts`` activities each, lane by lane."""
+        begins = np.append(0, np.cumsum(counts)).tolist()
+        several = np.zeros(len(looks), dtype=bool)
+        found: list[Ints] = []
+        unsure, named = 0, True
+        fits_count = False
+        for graph in candidates:
+            if len(graph.kind) != len(looks):
+                continue
+            fits_count = True
+            rows = graph.row.tolist()
+
+            def agree(node: int, lane: int, place: int, graph: Graph = graph, rows: list[int] = rows) -> bool:
+                name, kind = looks[begins[lane] + place]
+                module = self._nodes.modules[rows[node]]
+                return agrees(graph.kind[node], graph.name[node], module, kind, self._signs.get(name), name)
+
+            reading = read_lanes(counts, agree)
+            if reading is not None:
+                # nodes of one lane, in order, are its activities in order
+                found.append(graph.row[np.argsort(reading.lane, kind="stable")])
+                if len(found) == 1:
+                    unsure = int(reading.unsure.sum())
+                    named = all(n is not None for n, k in zip(graph.name, graph.kind, strict=True) if k == "kernel")
+        if not found:
+            return Fit(None, several, fits_count)
+        elements = self._nodes.elements
+        for other in found[1:]:
+            several |= elements[other] != elements[found[0]]
+        return Fit(found[0], several, True, unsure, named)
 
 
 def name_signs(names: list[str]) -> dict[str, str]:

@@ -12,8 +12,12 @@ from numpy.typing import NDArray
 
 from specanalyze.attribution.captured_nodes import DEVICE_NODE_TYPES, NodeMap
 from specanalyze.attribution.replay_fit import Fits, Look, agrees, looks_like_copy, name_signs
+from specanalyze.attribution.replay_lanes import lanes
 from specanalyze.columns import Ints, distinct, factorize, how_many, integers, places, texts
 from specschema.module_classes import ModuleClass
+
+COUNTS: Final = ("placed", "by_id", "by_stream", "unsure", "other_count", "other_names")
+"""What is counted of placing, by its names in ``Placement``."""
 
 _COPIES: Final = ("memcpy", "memset")
 _SLICE: Final = 1 << 17
@@ -30,6 +34,8 @@ class Placement:
         modules: class of each row of ``nodes``.
         placed: replays whose activities all found their node.
         by_id: the part of ``placed`` found by node ids, not by order.
+        by_stream: the part of ``placed`` that ran on several streams and was found by the order within each.
+        unsure: activities of these that may as well be the node of an equal one on another stream.
         other_count: replays whose number of activities fits no captured graph.
         other_names: replays whose kernels contradict the map: names decide there.
         one_of_several: True for activities of replays that fit several captured graphs whose collectives differ in size at that
@@ -41,6 +47,8 @@ class Placement:
     modules: list[ModuleClass]
     placed: int = 0
     by_id: int = 0
+    by_stream: int = 0
+    unsure: int = 0
     other_count: int = 0
     other_names: int = 0
     reasons: list[str] = field(default_factory=list)
@@ -88,9 +96,13 @@ def place(
     order = in_replay[np.lexsort((in_replay, start[in_replay], launch[in_replay]))]
     bounds = np.flatnonzero(np.diff(launch[order], prepend=-1, append=-1))
     fits = Fits(nodes, looks)
-    numbers = fits.of(graph_id[order[bounds[:-1]]], look[order], bounds)
-    for low, high, number in zip(bounds[:-1], bounds[1:], numbers.tolist(), strict=True):  # one turn a replay
-        members, fit = order[low:high], fits.found[number]
+    stream = distinct(integers(rows, "stream", -1))[1]
+    found_replays = place_replays(fits, order, bounds, graph_id[order[bounds[:-1]]], look, stream)
+    result.by_stream, result.unsure = found_replays.by_stream, found_replays.unsure
+    for low, high, number in zip(
+        bounds[:-1], bounds[1:], found_replays.numbers.tolist(), strict=True
+    ):  # one turn a replay
+        members, fit = found_replays.order[low:high], fits.found[number]
         if fit.rows is not None:
             result.node_row[members] = fit.rows
             result.one_of_several[members] = fit.one_of_several
@@ -100,6 +112,58 @@ def place(
         else:
             result.other_count += 1
     return result
+
+
+@dataclass(frozen=True)
+class PlacedReplays:
+    """Replays compared with the captured graphs.
+
+    Attributes:
+        order: their activities, replay by replay, in the order in which ``numbers`` counts them.
+        numbers: number of each replay in ``Fits.found``.
+        by_stream, unsure: as in ``Placement``.
+    """
+
+    order: NDArray[Any]
+    numbers: Ints
+    by_stream: int
+    unsure: int
+
+
+def place_replays(
+    fits: Fits, order: NDArray[Any], bounds: Ints, graph_id: Ints, look: NDArray[Any], stream: NDArray[Any]
+) -> PlacedReplays:
+    """Compare replays with the captured graphs.
+
+    Those on several streams are read stream by stream. Where the names at capture leave that open (a map without names), or it fails,
+    the order of starts goes first.
+
+    Args:
+        fits: of the rank.
+        order: activities of replays, replay by replay, each in order of start.
+        bounds: where each replay begins there, and the end.
+        graph_id: as in ``Fits.of``.
+        look, stream: codes of every activity.
+    """
+    in_lanes = lanes(order, stream, bounds)
+    numbers = fits.of(graph_id, look[in_lanes.order], bounds, lane=in_lanes.lane)
+    if not in_lanes.mixed.any():
+        return PlacedReplays(order, numbers, 0, 0)
+    settled = np.array([fit.rows is not None and (fit.named or not fit.unsure) for fit in fits.found])[numbers]
+    by_stream = in_lanes.mixed.copy()
+    again = np.flatnonzero(in_lanes.mixed & ~settled)
+    if len(again):
+        lengths = np.diff(bounds)
+        rows = np.flatnonzero(np.repeat(in_lanes.mixed & ~settled, lengths))
+        second = fits.of(graph_id[again], look[order[rows]], np.append(0, np.cumsum(lengths[again])))
+        known = np.array([fit.rows is not None for fit in fits.found])
+        better = known[second] | ~known[numbers[again]]
+        numbers[again[better]] = second[better]
+        by_stream[again[better]] = False
+        back = rows[np.repeat(better, lengths[again])]
+        in_lanes.order[back] = order[back]
+    unsure = np.array([fit.unsure for fit in fits.found])[numbers]
+    return PlacedReplays(in_lanes.order, numbers, int(by_stream.sum()), int(unsure[by_stream].sum()))
 
 
 def _looks(rows: pl.DataFrame) -> tuple[Ints, list[Look]]:

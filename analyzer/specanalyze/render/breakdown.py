@@ -250,15 +250,26 @@ def _facts(result: Breakdown, phase: str) -> list[str]:
 
 def _placed(result: Breakdown) -> list[str]:
     """How graph replays found their nodes, where there is a node map."""
-    placed, by_id, count, names = (
-        sum(r.node_map.get(name, 0) for r in result.ranks) for name in ("placed", "by_id", "other_count", "other_names")
+    placed, by_id, by_stream, unsure, count, names = (
+        sum(r.node_map.get(name, 0) for r in result.ranks)
+        for name in ("placed", "by_id", "by_stream", "unsure", "other_count", "other_names")
     )
     if not placed:
         return []
-    how = {0: "by order of start", placed: "by node ids"}.get(
-        by_id, f"{by_id} by node ids, the others by order of start"
-    )
-    return [f"node map: {placed} of {counted(placed + count + names, 'graph replay')} placed, {how}"]
+    ways = {
+        "by node ids": by_id,
+        "by the order within each of their streams": by_stream,
+        "by order of start": placed - by_id - by_stream,
+    }
+    used = {how: times for how, times in ways.items() if times}
+    how = ", ".join(used if len(used) == 1 else (f"{times} {how}" for how, times in used.items()))
+    said = [f"node map: {placed} of {counted(placed + count + names, 'graph replay')} placed, {how}"]
+    if unsure:
+        said.append(
+            f"node map: {counted(unsure, 'activity')} on parallel streams may as well be an equal kernel's node on the other "
+            "stream (order does not tell; node ids do: --windows ...,cupti)"
+        )
+    return said
 
 
 _WAYS = {"map": "by module", "name": "by name", "unclassified": "unclassified"}
