@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from speccollect.cupti_records import NAME, DtypeOf, RecordTable, no_dtype
+from speccollect.cupti_records import NAME, DtypeOf, RecordTable, Table, no_dtype
 from speccollect.kineto import KinetoColumns
 from speccollect.nodemap_cuda import ORDINAL_MASK, demangled
 
@@ -79,23 +79,33 @@ def read_records(
     pause: Callable[[], None] | None,
     dtype_of: DtypeOf = no_dtype,
 ) -> tuple[KinetoColumns, dict[str, int]]:
+    """``columns_of`` cupti-python's activity objects.
+
+    Args:
+        records: the objects.
+        pause: called after each slice to let other threads have the interpreter.
+        dtype_of: layout of a class of records; those with one are read as arrays.
+    """
+    return columns_of(RecordTable(records, dtype_of, pause=pause), kinds, clock, call_name, since=since)
+
+
+def columns_of(
+    table: Table, kinds: RecordKinds, clock: ClockFit, call_name: Callable[[bool, int], str], *, since: int
+) -> tuple[KinetoColumns, dict[str, int]]:
     """Columns of the window's records.
 
     Args:
-        records: cupti-python's activity objects.
+        table: the records.
         kinds: CUPTI's numbers for their kinds.
         clock: how CUPTI's time becomes Unix time.
         call_name: (runtime API, else driver API; callback id) -> the function's name.
         since: what began before (CUPTI's time) is left out: the profiler was warming up.
-        pause: called after each slice to let other threads have the interpreter.
-        dtype_of: layout of a class of records; those with one are read as arrays.
 
     Returns:
         The columns; ``details`` hold graph_id (CUPTI's number of the executable graph), node (ordinal) and bytes of device rows, -1
         elsewhere. And counts: ``incomplete`` records without an end, ``warmup`` records left out, ``other`` of no kind
         asked for, ``one_by_one`` records whose class has no layout.
     """
-    table = RecordTable(records, dtype_of, pause=pause)
     kind = table.integers(np.arange(len(table)), "kind")
     known = np.isin(kind, [kinds.kernel, kinds.memcpy, kinds.memcpy_peer, kinds.memset, kinds.runtime, kinds.driver])
     rows = np.flatnonzero(known)
@@ -121,17 +131,16 @@ def read_records(
     types: dict[str, int] = {}
     name, type_ = np.zeros(count, np.int32), np.zeros(count, np.int32)
 
-    def fill(
-        mask: npt.NDArray[np.bool_], type_name: str, told_by: Sequence[str], name_of: Callable[[Any], str]
-    ) -> None:
+    def fill(mask: npt.NDArray[np.bool_], type_name: str, told_by: Sequence[str], name_of: Callable[..., str]) -> None:
         at = np.flatnonzero(mask)
         if not len(at):
             return
         part = rows[at]
         type_[at] = types.setdefault(type_name, len(types))
         first, which = table.distinct(part, told_by)
-        texts = [names.setdefault(name_of(records[i]), len(names)) for i in first.tolist()]
-        name[at] = np.array(texts, dtype=np.int32)[which]
+        told = [table.texts(first) if one == NAME else table.integers(first, one).tolist() for one in told_by]
+        codes = [names.setdefault(name_of(*values), len(names)) for values in zip(*told, strict=True)]
+        name[at] = np.array(codes, dtype=np.int32)[which]
         if type_name in ("cuda_runtime", "cuda_driver"):
             device[at], resource[at] = table.integers(part, "process_id"), table.integers(part, "thread_id")
             return
@@ -144,7 +153,7 @@ def read_records(
             size[at] = table.integers(part, "bytes")
 
     copies = np.isin(kind, [kinds.memcpy, kinds.memcpy_peer])
-    fill(kind == kinds.kernel, "kernel", (NAME,), lambda record: demangled(record.name))
+    fill(kind == kinds.kernel, "kernel", (NAME,), demangled)
     fill(copies, "gpu_memcpy", ("copy_kind", "src_kind", "dst_kind"), _copy_name)
     fill(kind == kinds.memset, "gpu_memset", ("memory_kind",), _fill_name)
     fill(kind == kinds.runtime, "cuda_runtime", ("cbid",), _Calls(call_name, True))
@@ -164,14 +173,13 @@ def read_records(
     return columns, counts
 
 
-def _fill_name(record: Any) -> str:
-    return f"Memset ({_MEMORIES.get(int(record.memory_kind), 'Unknown')})"
+def _fill_name(memory_kind: int) -> str:
+    return f"Memset ({_MEMORIES.get(memory_kind, 'Unknown')})"
 
 
-def _copy_name(record: Any) -> str:
-    kind = _COPIES.get(int(record.copy_kind), f"kind {int(record.copy_kind)}")
-    source, target = (_MEMORIES.get(int(m), "Unknown") for m in (record.src_kind, record.dst_kind))
-    return f"Memcpy {kind} ({source} -> {target})"
+def _copy_name(copy_kind: int, source: int, target: int) -> str:
+    kind = _COPIES.get(copy_kind, f"kind {copy_kind}")
+    return f"Memcpy {kind} ({_MEMORIES.get(source, 'Unknown')} -> {_MEMORIES.get(target, 'Unknown')})"
 
 
 class _Calls(dict[int, str]):
@@ -186,5 +194,5 @@ class _Calls(dict[int, str]):
         name = self[callback] = _VERSION_SUFFIX.sub("", text)
         return name
 
-    def __call__(self, record: Any) -> str:
-        return self[int(record.cbid)]
+    def __call__(self, callback: int) -> str:
+        return self[callback]

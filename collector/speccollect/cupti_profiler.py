@@ -4,12 +4,15 @@ An alternative to ``profiler.Profiler`` in windows, chosen with ``--backend cupt
 the recorder's stamps. GRAPH_TRACE, which would hide the nodes, is never asked for. CUPTI stays attached after a window
 (launches stay dearer; the trace's own control cycles after the first window show it).
 
-CUPTI hands buffers over on threads of its own choice, under the interpreter lock. So buffers are large (a usual window
-fills none, and all is handed over when it ends) and nothing but collecting is done then.
+CUPTI hands buffers over on threads of its own choice. Where the compiled part is there (``cupti_buffers``) it takes them without the
+interpreter, and the serving thread does no more at a window's end than switch recording off. Else cupti-python takes them under the
+interpreter lock and makes an object of each record: then buffers are large (a usual window fills none, and all is handed over
+when it ends, which holds the server for seconds) and nothing but collecting is done then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import time
@@ -19,7 +22,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from speccollect.cupti_columns import ClockFit, RecordKinds, read_records
+from speccollect.cupti_buffers import Buffers, CuptiError, RawRecords, mistrust, open_buffers
+from speccollect.cupti_columns import ClockFit, RecordKinds, columns_of, read_records
 from speccollect.cupti_records import published
 from speccollect.kineto import KinetoColumns
 
@@ -39,7 +43,8 @@ class CuptiProfiler:
     Attributes:
         kind: what it records.
         prepare_cost_ns, start_cost_ns, stop_cost_ns, events_cost_ns: how long the serving thread was held.
-        facts: what the trace's metadata says of this window: the clock's fit and what was lost.
+        facts: what the trace's metadata says of this window: the clock's fit, what was lost, and why records are objects
+            where they are.
     """
 
     kind = "cupti-python: device activity with node ids"
@@ -48,18 +53,26 @@ class CuptiProfiler:
     metadata = False
     ids_only = False
 
-    def __init__(self, max_records: int, cupti: Any = None) -> None:
+    def __init__(self, max_records: int, cupti: Any = None, buffers: Buffers | None = None) -> None:
         """
         Args:
             max_records: records kept; more are counted and dropped.
             cupti: the module, imported if not given.
+            buffers: what takes CUPTI's buffers; cupti-python if neither is given and there can be none of ours.
 
         Raises:
             ImportError: cupti-python is not installed, or finds no CUPTI.
         """
+        self.facts: dict[str, Any] = {}
         if cupti is None:
             cupti = importlib.import_module("cupti.cupti")
+            opened = open_buffers(cupti, RecordKinds.of(cupti.ActivityKind))
+            if isinstance(opened, Buffers):
+                buffers = opened
+            else:
+                self.facts["objects_because"] = opened
         self._cupti = cupti
+        self._buffers = buffers
         self._kinds = RecordKinds.of(cupti.ActivityKind)
         self._max = max_records
         self._records: list[Any] = []
@@ -69,7 +82,6 @@ class CuptiProfiler:
         self._since = 0
         self._begin = (0, 0, 0)
         self._clock = ClockFit((0, 0, 0), (0, 0, 0))
-        self.facts: dict[str, Any] = {}
         self.prepare_cost_ns = 0
         self.start_cost_ns = 0
         self.stop_cost_ns = 0
@@ -85,7 +97,10 @@ class CuptiProfiler:
         cupti = self._cupti
         kind = cupti.ActivityKind
         try:
-            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
+            if self._buffers is not None:
+                self._buffers.begin(self._max)
+            else:
+                cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
             # thread ids as the system has them, like the phases' rows; put back afterwards, since Kineto counts on the other
             self._thread_ids = int(cupti.get_thread_id_type())
             cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
@@ -111,17 +126,25 @@ class CuptiProfiler:
         self._since = self._begin[0]
         self.start_cost_ns = time.perf_counter_ns() - begun
 
-    def stop(self) -> list[Any]:
-        """Stop recording, and return the records."""
+    def stop(self) -> list[Any] | RawRecords:
+        """Stop recording, and return the records; raw ones come later, of themselves.
+
+        Raises:
+            CuptiError: no thread could be started to fetch them.
+        """
         begun = time.perf_counter_ns()
         self._clock = ClockFit(self._begin, self._read_clocks())
         self._disable()
         stopped = time.perf_counter_ns()
         self.stop_cost_ns = stopped - begun
-        self._cupti.activity_flush_all(FORCED)
-        records, self._records = self._records, []
+        records: list[Any] | RawRecords
+        if self._buffers is not None:
+            records = self._buffers.end(self._max)
+        else:
+            self._cupti.activity_flush_all(FORCED)
+            records, self._records = self._records, []
         self.events_cost_ns = time.perf_counter_ns() - stopped
-        self.facts = {
+        self.facts |= {
             "clock": "CUPTI's, against CLOCK_REALTIME read beside it",
             "clock_offset_ns": [self._clock.begin[1], self._clock.end[1]],
             "clock_error_ns": max(self._clock.begin[2], self._clock.end[2]),
@@ -129,19 +152,38 @@ class CuptiProfiler:
         }
         return records
 
-    def read(self, events: list[Any], *, pause: Callable[[], None] | None) -> KinetoColumns:
-        """Columns of ``stop``'s records."""
-        columns, counts = read_records(
-            events,
-            self._kinds,
-            self._clock,
-            self._call_name,
-            since=self._since,
-            pause=pause,
-            dtype_of=published(self._cupti),
-        )
+    def read(self, events: list[Any] | RawRecords, *, pause: Callable[[], None] | None) -> KinetoColumns:
+        """Columns of ``stop``'s records.
+
+        Raises:
+            CuptiError: raw records that can't be believed; the windows after this one take cupti-python's objects.
+        """
+        if isinstance(events, RawRecords):
+            columns, counts = self._read_raw(events)
+        else:
+            columns, counts = read_records(
+                events,
+                self._kinds,
+                self._clock,
+                self._call_name,
+                since=self._since,
+                pause=pause,
+                dtype_of=published(self._cupti),
+            )
         self.facts.update(counts)
         return columns
+
+    def _read_raw(self, records: RawRecords) -> tuple[KinetoColumns, dict[str, int]]:
+        try:
+            table = records.table(begun=self._clock.begin[0], ended=self._clock.end[0])
+        except CuptiError as error:
+            mistrust(str(error))
+            raise
+        finally:
+            self.facts.update(records.facts)
+        columns, counts = columns_of(table, self._kinds, self._clock, self._call_name, since=self._since)
+        counts["other"] = records.other
+        return columns, counts
 
     def _completed(self, records: list[Any]) -> None:
         room = self._max - len(self._records)
@@ -173,14 +215,18 @@ class CuptiProfiler:
 
 
 class CuptiEvents:
-    """A closed window's records: what ``kineto_events.Events`` is for Kineto's. Stops the profiler when it is made."""
+    """A closed window's records: what ``kineto_events.Events`` is for Kineto's. Stops the profiler when it is made.
 
-    reader = "cupti-python"
-    off_thread = False
+    Attributes:
+        reader: what reads them.
+        off_thread: raw records need no interpreter lock.
+    """
 
     def __init__(self, profiler: CuptiProfiler) -> None:
         self._profiler = profiler
-        self._records: list[Any] = profiler.stop()
+        self._records: list[Any] | RawRecords = profiler.stop()
+        self.off_thread = isinstance(self._records, RawRecords)
+        self.reader = "cupti buffers" if self.off_thread else "cupti-python"
 
     def __len__(self) -> int:
         return len(self._records)
@@ -199,7 +245,16 @@ class CuptiEvents:
         return [np.full(len(rows), -1, dtype=np.int64) for _ in keys]
 
     def release(self) -> None:
-        self._records = []
+        if isinstance(self._records, RawRecords):
+            self._records.release()
+        else:
+            self._records = []
+
+
+def preload() -> None:
+    """Import cupti-python where it is installed: the first import takes longer than the serving thread should be held."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("cupti.cupti")
 
 
 @functools.lru_cache(maxsize=4096)

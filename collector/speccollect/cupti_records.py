@@ -51,44 +51,42 @@ def published(cupti: Any) -> DtypeOf:
     return dtype_of
 
 
-class RecordTable:
-    """Attributes of a window's records, by row.
+class Table:
+    """Attributes of a window's records, by row: each record is the next one of one array.
 
     Attributes:
         one_by_one: records that had to be asked.
     """
 
-    def __init__(self, records: Sequence[Any], dtype_of: DtypeOf, *, pause: Callable[[], None] | None) -> None:
-        self._records = records
-        self._pause = pause
-        classes: dict[type, int] = {}
-        self._class = np.fromiter(
-            (classes.setdefault(one, len(classes)) for one in map(type, records)), np.int32, len(records)
-        )
-        self._place = np.zeros(len(records), dtype=np.int64)
-        self._arrays: list[npt.NDArray[Any] | None] = []
-        self.one_by_one = 0
-        for record_class, number in classes.items():
-            rows = np.flatnonzero(self._class == number)
+    one_by_one = 0
+
+    def __init__(self, number: npt.NDArray[np.int32], arrays: Sequence[npt.NDArray[Any] | None]) -> None:
+        """
+        Args:
+            number: which of the arrays each row is of.
+            arrays: the records; None for those that are no memory.
+        """
+        self._number = number
+        self._arrays = arrays
+        self._place = np.zeros(len(number), dtype=np.int64)
+        for one in range(len(arrays)):
+            rows = np.flatnonzero(number == one)
             self._place[rows] = np.arange(len(rows))
-            array = self._array([records[i] for i in rows.tolist()], dtype_of(record_class))
-            self._arrays.append(array)
-            self.one_by_one += len(rows) if array is None else 0
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._number)
 
     def integers(self, rows: npt.NDArray[np.intp], attribute: str) -> Ints:
         """One attribute of some records; unsigned 64-bit ids wrap into int64."""
         values = np.empty(len(rows), dtype=np.int64)
         for number, array in enumerate(self._arrays):
-            mine = np.flatnonzero(self._class[rows] == number)
+            mine = np.flatnonzero(self._number[rows] == number)
             if not len(mine):
                 continue
             if array is not None:
                 values[mine] = array[attribute][self._place[rows[mine]]].astype(np.int64)
             else:
-                values[mine] = self._asked([self._records[i] for i in rows[mine].tolist()], attribute)
+                values[mine] = self.asked(rows[mine], attribute)
         return values
 
     def distinct(self, rows: npt.NDArray[np.intp], attributes: Sequence[str]) -> tuple[npt.NDArray[np.intp], Ints]:
@@ -106,21 +104,54 @@ class RecordTable:
         rank[order] = np.arange(len(order))
         return rows[first[order]], rank[which]
 
+    def texts(self, rows: npt.NDArray[np.intp]) -> list[str]:
+        """Names of some records."""
+        raise NotImplementedError
+
+    def asked(self, rows: npt.NDArray[np.intp], attribute: str) -> Ints:
+        """An attribute of records that are no memory."""
+        raise NotImplementedError
+
     def _keys(self, rows: npt.NDArray[np.intp], attribute: str) -> Ints:
         if attribute != NAME:
             return self.integers(rows, attribute)
         keys = np.empty(len(rows), dtype=np.int64)
-        texts: dict[str, int] = {}
+        codes: dict[str, int] = {}
         for number, array in enumerate(self._arrays):
-            mine = np.flatnonzero(self._class[rows] == number)
+            mine = np.flatnonzero(self._number[rows] == number)
             if not len(mine):
                 continue
             if array is not None:
-                keys[mine] = array[NAME][self._place[rows[mine]]]
+                keys[mine] = array[NAME][self._place[rows[mine]]].astype(np.int64)
             else:  # addresses are not negative
-                told = (self._records[i].name for i in rows[mine].tolist())
-                keys[mine] = np.fromiter((~texts.setdefault(text, len(texts)) for text in told), np.int64, len(mine))
+                told = (~codes.setdefault(text, len(codes)) for text in self.texts(rows[mine]))
+                keys[mine] = np.fromiter(told, np.int64, len(mine))
         return keys
+
+
+class RecordTable(Table):
+    """cupti-python's objects, whose memory is copied where it may be."""
+
+    def __init__(self, records: Sequence[Any], dtype_of: DtypeOf, *, pause: Callable[[], None] | None) -> None:
+        self._records = records
+        self._pause = pause
+        classes: dict[type, int] = {}
+        number = np.fromiter(
+            (classes.setdefault(one, len(classes)) for one in map(type, records)), np.int32, len(records)
+        )
+        arrays = []
+        for record_class, one in classes.items():
+            rows = np.flatnonzero(number == one)
+            array = self._array([records[i] for i in rows.tolist()], dtype_of(record_class))
+            arrays.append(array)
+            self.one_by_one += len(rows) if array is None else 0
+        super().__init__(number, arrays)
+
+    def texts(self, rows: npt.NDArray[np.intp]) -> list[str]:
+        return [self._records[i].name for i in rows.tolist()]
+
+    def asked(self, rows: npt.NDArray[np.intp], attribute: str) -> Ints:
+        return self._asked([self._records[i] for i in rows.tolist()], attribute)
 
     def _asked(self, records: Sequence[Any], attribute: str) -> Ints:
         values = np.empty(len(records), dtype=np.uint64)

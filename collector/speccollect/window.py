@@ -48,6 +48,7 @@ class Windows:
     Attributes:
         attached: the profiler hangs on the device (from warm-up on).
         delay: cycles that the first window waits longer; set by another thread, taken by the next ``step``.
+        blind: the writer thread found a window without device activity although graphs ran.
         range_type: makes a range that Kineto records; None outside windows.
         device: cuda, or cpu when Kineto sees no device and operators stand in.
     """
@@ -57,6 +58,7 @@ class Windows:
         self.device = "cuda" if has_cuda() else "cpu"
         self.attached = False
         self.delay = 0
+        self.blind = False
         self.range_type: Callable[[str], Any] | None = None
         self._state = _CONTROL
         self._remaining = settings.skip
@@ -141,10 +143,16 @@ class Windows:
         profiler: Profiler | CuptiProfiler
         if settings.cupti and self.device != "cuda":
             recording.say("cupti: no CUDA device here; windows use torch.profiler")
+        if self._cupti and self.blind:
+            self._no_cupti(recording, "its window was empty")
         if self._cupti:
             try:
                 profiler = CuptiProfiler(settings.max_events)
                 profiler.prepare()
+                if "objects_because" in profiler.facts:
+                    recording.say(
+                        f"cupti: each window holds the server for seconds ({profiler.facts['objects_because']})"
+                    )
                 return profiler
             except Exception as error:  # noqa: BLE001  the other profiler does it
                 self._no_cupti(recording, f"{type(error).__name__}: {error}")

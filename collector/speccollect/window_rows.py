@@ -63,6 +63,7 @@ def read_window(profile: WindowResult) -> None:
         profile.events = events = events.plain()
         profile.columns = events.columns(pause=pause)
     profile.info |= {
+        "events": len(events),  # of CUPTI's raw records it was not known before
         "reader": events.reader,
         "read_by": "writer",
         "read_cost_ns": time.perf_counter_ns() - begun,

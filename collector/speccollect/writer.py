@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from speccollect import __version__
 from speccollect.control import recording_folder
+from speccollect.cupti_profiler import preload
 from speccollect.fingerprint import environment
 from speccollect.identity import Identity
 from speccollect.kineto_events import load_reader
@@ -117,6 +118,8 @@ class Writer(threading.Thread):
         self._files.mkdir(mode=0o700, exist_ok=True)
         if self._recording.windows is not None:
             load_reader()
+            if self._recording.settings.cupti:
+                preload()
         self._environment = environment(self._server)
         self._write_nodes()
         moved_since: float | None = None
@@ -177,6 +180,8 @@ class Writer(threading.Thread):
             why = empty_window(window["window"], window["profiler"], window["device_records"], window["graph_replays"])
             if why is not None:
                 recording.say(why)
+                if recording.windows is not None:
+                    recording.windows.blind = True
             path = self._files / f"rank{self._origin.rank:05d}.window{segment.window:03d}.parquet"
             self._windows += 1
         else:

@@ -197,16 +197,18 @@ def request(
 def build(
     again: Annotated[bool, typer.Option("--again", help="Compile it even if it is there.")] = False,
 ) -> None:
-    """Compile the reader of the profiler's events.
+    """Compile the reader of the profiler's events, and the keeper of CUPTI's buffers.
 
     For the torch that is installed here; run and request do it, too.
     """
+    from speccollect.native import cupti_library
     from speccollect.native.build import NotBuilt
     from speccollect.native.build import build as compile_it
     from specschema.errors import TraceError
 
     try:
         typer.echo(f"{compile_it(again=again)}")
+        typer.echo(f"{cupti_library.build(again=again)}")
     except NotBuilt as error:
         raise TraceError(
             f"no compiled reader: {error}; recording works without it, each window holds the server longer"

@@ -149,8 +149,13 @@ def build(*, again: bool = False) -> Path:
 def ensure(say: Callable[[str], None]) -> None:
     """Build the reader if it is missing and can be had; ``say`` is told when that takes time, and why it failed. Never raises.
 
-    What failed once is tried again only by ``build``.
+    What failed once is tried again only by ``build``. The keeper of CUPTI's buffers is built beside it, without a word: it takes
+    no time, and a recording that would need it says what it lacks.
     """
+    from speccollect.native import cupti_library
+
+    with contextlib.suppress(NotBuilt):
+        cupti_library.build()
     torch = None if switched_off() else torch_folder()
     if torch is None:
         return
@@ -179,9 +184,9 @@ def _compiled(torch: Path, target: Path) -> Path:
         arguments = _arguments(torch, made)
         for compiler in compilers():
             for standard in _STANDARDS:
-                said = _run([compiler, standard, *arguments])
+                said = complaint([compiler, standard, *arguments])
                 if said is None:
-                    said = _run([sys.executable, "-m", "speccollect.native.trial", str(made)])
+                    said = complaint([sys.executable, "-m", "speccollect.native.trial", str(made)])
                     if said is None:
                         made.chmod(0o600)
                         made.replace(target)
@@ -191,7 +196,7 @@ def _compiled(torch: Path, target: Path) -> Path:
     raise NotBuilt(why)
 
 
-def _run(command: Sequence[str]) -> str | None:
+def complaint(command: Sequence[str]) -> str | None:
     """None where the command ended well, else its last words."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
