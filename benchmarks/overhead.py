@@ -7,18 +7,20 @@ One request is served again and again with the same tokens, so every cycle of a 
 the same number in every other way. In each round all ways take their turn, in an order of its own; a cycle is timed from outside, around
 the scheduler's step. Printed for each way: the median cycle; the median over rounds of its ratio to ``none`` in the same round, with a
 95 % bootstrap interval over rounds; the same of the serving thread's CPU time, which other work on the machine disturbs
-less (on a GPU it holds the wait for the device); and for windows how long the serving thread was held when they ended.
+less (on a GPU it holds the wait for the device); for windows how long the serving thread was held when they ended; and how many events
+each turn recorded, fewest to most: a cheap turn may be one that saw nothing. --json has ratio, events and held of each round.
 
 Ways: none (no hooks); none again (the control: what this machine can't tell apart); idle (hooks in place, not armed); phases
 (armed, no profiler); bare profiler (torch.profiler, CUDA activity alone, no hooks); window (the collector's default: device activity,
 phases from host stamps, marks for the clock); window ranges (a range of the profiler's around each phase); window stamps (device activity alone,
-no marks); window cpu_ops; beside the writer (untraced cycles right after a window, while the writer thread reads and writes it); after
+no marks); window cpu_ops; window cupti (through cupti-python, where it is installed; after it CUPTI is detached again); beside the writer (untraced cycles right after a window, while the writer thread reads and writes it); after
 (no hooks again, directly after a window is written).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import logging
 import os
@@ -49,6 +51,7 @@ from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.engines import embedded
 from speccollect.native.build import ensure
+from speccollect.nodemap_check_sessions import settle
 from speccollect.recorder import Recorder, get_recorder
 from speccollect.wait import wait_for_ranks
 from specschema import metadata
@@ -66,6 +69,7 @@ ORDER = (
     "window ranges",
     "window stamps",
     "window cpu_ops",
+    "window cupti",
     "beside the writer",
     "after",
 )
@@ -136,11 +140,18 @@ def recordings(recorder: Recorder) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def detach() -> None:
+    """After cupti-python CUPTI stays attached, and launches stay dearer; a session of Kineto's takes it along when it ends."""
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]):
+        torch.cuda.synchronize()
+    settle()
+
+
 def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) -> dict[str, Callable[[], Times]]:
     """Name of each way -> serves one turn and returns the times of ``cycles`` counted cycles.
 
     Args:
-        windows: what the metadata says of each window is appended to it.
+        windows: what the metadata says of each window is appended to it; of the bare profiler how many events it has.
     """
     recorder = get_recorder()
     first = not distributed.is_initialized() or distributed.get_rank() == 0
@@ -173,12 +184,20 @@ def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) 
     def bare() -> Times:
         # One window of the profiler over the counted cycles alone, as the collector's own windows are.
         activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-        with torch.profiler.profile(activities=[activity]):
-            return none()
+        with torch.profiler.profile(activities=[activity]) as profiler:
+            times = none()
+        kineto: Any = profiler.profiler
+        windows.append({"events": len(kineto.kineto_results.events())})
+        return times
 
     def window(**options: bool) -> Callable[[], Times]:
         settings = WindowSettings(skip=0, warmup=WARMUP_CYCLES - 1, record=cycles + 8, repeat=1, **options)
         return lambda: armed(settings)
+
+    def cupti() -> Times:
+        times = window(cupti=True)()
+        detach()
+        return times
 
     def beside() -> Times:
         settings = WindowSettings(skip=0, warmup=WARMUP_CYCLES - 1, record=cycles, repeat=1, stamps=False)
@@ -198,6 +217,7 @@ def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) 
         "window ranges": window(ranges=True),
         "window stamps": window(stamps=True),
         "window cpu_ops": window(cpu_ops=True),
+        "window cupti": cupti,
         "beside the writer": beside,
         "after": after,
     }
@@ -234,8 +254,13 @@ def main() -> None:
     if first:
         ensure(lambda line: print(line))
     told(None)
+    wanted = [way for way in ORDER if not options.only or way in ("none", *options.only)]
+    if "window cupti" in wanted and not (device == "cuda" and importlib.util.find_spec("cupti")):
+        wanted.remove("window cupti")
+        if first:
+            print("without a GPU or cupti-python there is no window cupti")
     times: dict[str, list[Times]] = {}
-    held: dict[str, list[dict[str, Any]]] = {}
+    held: dict[str, list[list[dict[str, Any]]]] = {}
     shuffled = random.Random(0)
     with torch.inference_mode():
         worker = SpeculativeWorker(
@@ -246,13 +271,12 @@ def main() -> None:
         for number in range(options.rounds + 1):
             windows: list[dict[str, Any]] = []
             turns = ways(serve, options.cycles, device, windows)
-            wanted = [way for way in ORDER if not options.only or way in ("none", *options.only)]
             for name in shuffled.sample(wanted, k=len(wanted)):
                 told(None)
                 taken = turns[name]()
                 if number:  # the first round loads what the first window loads
                     times.setdefault(name, []).append(taken)
-                    held.setdefault(name, []).extend(windows)
+                    held.setdefault(name, []).append(list(windows))
                 windows.clear()
         worker.graphs.release()
     if distributed.is_initialized():
@@ -268,24 +292,32 @@ def main() -> None:
     print(
         f"{'way':18s} {'cycles':>7s} {'median ms':>10s} {'p90 ms':>8s} {'ratio to none':>14s} {'95 % interval':>16s} "
         f"{'CPU ratio':>10s} {'95 % interval':>16s} "
-        f"{'held ms':>8s} {'of it stop':>11s} {'reader':>9s}"
+        f"{'held ms':>8s} {'of it stop':>11s} {'reader':>13s} {'events':>15s}"
     )
     for way, row in rows.items():
         print(
             f"{way:18s} {row['cycles']:7d} {row['median_ns'] / 1e6:10.3f} {row['p90_ns'] / 1e6:8.3f} {row['ratio']:14.4f} "
             f"{row['low']:7.4f}..{row['high']:.4f} {row['cpu_ratio']:10.4f} {row['cpu_low']:7.4f}..{row['cpu_high']:.4f}"
             + (
-                f" {row['held_ns'] / 1e6:8.1f} {row['stop_ns'] / 1e6:11.1f} {row['reader']:>9s}"
+                f" {row['held_ns'] / 1e6:8.1f} {row['stop_ns'] / 1e6:11.1f} {row['reader']:>13s}"
                 if "held_ns" in row
+                else f" {'':34s}"
+                if "events" in row
                 else ""
             )
+            + (f" {row['events'][0]:>7d}..{row['events'][1]}" if "events" in row else "")
         )
     if options.json:
         options.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "ways": rows}, indent=1))
 
 
-def figures(times: dict[str, list[Times]], held: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Way -> its figures: ratios are medians over rounds, with a 95 % bootstrap interval over rounds."""
+def figures(times: dict[str, list[Times]], held: dict[str, list[list[dict[str, Any]]]]) -> dict[str, dict[str, Any]]:
+    """Way -> its figures: ratios are medians over rounds, with a 95 % bootstrap interval over rounds.
+
+    Args:
+        times: way -> the cycles of each round.
+        held: way -> what is known of each round's windows: ``events``, and of the collector's own what their metadata says.
+    """
     generator = np.random.default_rng(0)
     medians = {way: np.array([np.median(np.array(turn), axis=0) for turn in turns]) for way, turns in times.items()}
     rows: dict[str, dict[str, Any]] = {}
@@ -307,13 +339,25 @@ def figures(times: dict[str, list[Times]], held: dict[str, list[dict[str, Any]]]
             "cpu_low": float(cpu_low),
             "cpu_high": float(cpu_high),
         }
-        windows = held[way]
+        row["rounds"] = [
+            {
+                "ratio": float(ratio),
+                "cpu_ratio": float(cpu_ratio),
+                "events": sum(w["events"] for w in windows),
+                "held_ns": sum(w.get("held_ns", 0) for w in windows),
+            }
+            for ratio, cpu_ratio, windows in zip(ratios, of_cpu, held[way], strict=True)
+        ]
+        windows = [window for turn in held[way] for window in turn]
         if windows:
+            counts = [w["events"] for w in windows]
+            row["events"] = [min(counts), max(counts)]
+        ours = [window for window in windows if "held_ns" in window]
+        if ours:
             row |= {
-                "held_ns": statistics.median(w["held_ns"] for w in windows),
-                "stop_ns": statistics.median(w["stop_cost_ns"] for w in windows),
-                "events": statistics.median(w["events"] for w in windows),
-                "reader": windows[-1]["reader"],
+                "held_ns": statistics.median(w["held_ns"] for w in ours),
+                "stop_ns": statistics.median(w["stop_cost_ns"] for w in ours),
+                "reader": ours[-1]["reader"],
             }
         rows[way] = row
     return rows

@@ -3,8 +3,11 @@ cupti-python, and node ids in Kineto's own text (torch 2.12 and newer; torch.cud
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,9 +19,11 @@ from speccollect.cupti_profiler import CuptiProfiler
 from speccollect.event_details import NODE_IDS, node_ids
 from speccollect.kineto import DEVICE_TYPES, KinetoColumns
 from speccollect.kineto_events import Events
+from speccollect.native import cupti_library
+from speccollect.native.build import NotBuilt
 from speccollect.nodemap import CAPTURED, INSTANTIATED, graph_id_of
 from speccollect.nodemap_check_annotations import check_annotations
-from speccollect.nodemap_check_sessions import fewest, replays_of, settle
+from speccollect.nodemap_check_sessions import fewest, profiled, replays_of, settle
 from speccollect.nodemap_replays import captured_graphs
 from speccollect.profiler import Profiler
 
@@ -37,7 +42,9 @@ Names = Mapping[int, str]
 
 
 def cupti_missing() -> str | None:
-    """Why cupti-python can't be had here; None where it can."""
+    """Why cupti-python can't be had here; None where it can. Compiles what takes its buffers."""
+    with contextlib.suppress(NotBuilt):  # then records are objects, and what is said of the window tells why
+        cupti_library.build()
     try:
         CuptiProfiler(1)
     except Exception as error:  # noqa: BLE001  the check goes on without it
@@ -45,10 +52,14 @@ def cupti_missing() -> str | None:
     return None
 
 
-def by_cupti(work: Callable[[], object]) -> tuple[KinetoColumns, dict[str, Any]]:
-    """Columns of ``work`` through cupti-python, and what the trace would say of the window."""
+def by_cupti(work: Callable[[], object], *, objects: bool = False) -> tuple[KinetoColumns, dict[str, Any]]:
+    """Columns of ``work`` through cupti-python, and what the trace would say of the window.
+
+    Args:
+        objects: as cupti-python's objects, even where raw buffers can be had.
+    """
     settle()
-    profiler = CuptiProfiler(MAX_RECORDS)
+    profiler = CuptiProfiler(MAX_RECORDS, importlib.import_module("cupti.cupti") if objects else None)
     profiler.prepare()
     work()
     profiler.start()
@@ -215,6 +226,40 @@ def compare_ways(
             f"      {label}: launch and replay {before[label]} us before cupti-python's windows,"
             f" {_median(launch_us(graph))} us after them (CUPTI stays attached)"
         )
+    for label, graph in graphs.items():
+        _check_buffers(check, say, label, lambda graph=graph: repeat(graph))  # type: ignore[misc]
+
+
+def _check_buffers(check: Check, say: Say, label: str, work: Callable[[], None]) -> None:
+    """Raw buffers show what cupti-python's objects show, and leave CUPTI to a torch.profiler and get it back from it."""
+    raw, facts = by_cupti(work)
+    if "objects_because" in facts:
+        say(f"      {label}: CUPTI's raw buffers are not compared ({facts['objects_because']})")
+        return
+    shown = shown_activities(raw)
+    for text, columns in (
+        ("cupti-python's objects show", by_cupti(work, objects=True)[0]),
+        ("torch.profiler after them shows", profiled(work, say)),
+        ("raw buffers after that show", by_cupti(work)[0]),
+    ):
+        found = shown_activities(columns)
+        check(
+            found == shown != {},
+            f"{label}: CUPTI's raw buffers show {sum(shown.values())} activities, {text} {sum(found.values())}"
+            + (
+                ""
+                if found == shown
+                else f"; they differ in {list((found | shown).items() - (found & shown).items())[:3]}"
+            ),
+        )
+
+
+def shown_activities(columns: KinetoColumns) -> Counter[tuple[str, str]]:
+    """How often each activity ran, by type and, of kernels, name: of copies the profilers spell memories in ways of their own."""
+    rows = np.flatnonzero(columns.of_type(*DEVICE_TYPES))
+    types = [columns.types[code] for code in columns.type[rows].tolist()]
+    names = [columns.names[code] for code in columns.name[rows].tolist()]
+    return Counter((t, n if t == "kernel" else "") for t, n in zip(types, names, strict=True))
 
 
 def _number(graph: torch.cuda.CUDAGraph) -> int:
