@@ -214,6 +214,7 @@ def test_json_of_a_calibration() -> None:
         "untraced_low_ns": 69,
         "untraced_high_ns": 72,
         "idle_scale": 0.25,
+        "control": "all untraced cycles",
         "per_cycle": {
             "verify": {
                 bucket: dict(zip(("measured_ns", "calibrated_ns", "low_ns", "high_ns"), values, strict=True))

@@ -88,6 +88,8 @@ class Recording:
         lag_ns: rank key -> ns that the rank is late at the first collective of each phase; the other ranks wait.
         graph_batch_size: of the verify or decode graph; None for eager.
         control: False leaves the cycles before the window out.
+        windows: first cycles of windows of ``traced`` cycles each, in place of the one at the end.
+        grows_ns: how much longer the attention of the last phase but the re-extend is in each cycle than in the one before.
     """
 
     phases: Mapping[str, Work]
@@ -105,6 +107,8 @@ class Recording:
     environment: Mapping[str, Any] = field(default_factory=dict)
     control: bool = True
     jitter: Sequence[int] = JITTER
+    windows: Sequence[int] | None = None
+    grows_ns: int = 0
 
     def accepted(self) -> list[int]:
         """Accepted draft tokens of each cycle: the shares exactly, spread evenly over the recording."""
@@ -141,10 +145,10 @@ class Recording:
 
     def _rows(self, rank: int) -> Iterator[dict[str, Any]]:
         at, correlation = EPOCH_NS, 0
-        first_traced = self.cycles - self.traced
+        starts = [self.cycles - self.traced] if self.windows is None else self.windows
         lag = self.lag_ns.get(rank, 0)
         for number, accepted in enumerate(self.accepted()):
-            window = 0 if number >= first_traced else None
+            window = next((w for w, first in enumerate(starts) if first <= number < first + self.traced), None)
             if window is None and not self.control:
                 continue
             common = {"rank": rank, "pid": 100 + rank, "tid": 1, "window": window, "cycle": number}
@@ -152,6 +156,10 @@ class Recording:
             for place, (phase, work) in enumerate(self.phases.items()):
                 off = self.jitter[number % len(self.jitter)]
                 work = _jittered(work, off)
+                if self.grows_ns and phase in ("verify", "decode"):
+                    calls, ns = work.kernels[ATTENTION]
+                    grown = ns + self.grows_ns * number
+                    work = replace(work, kernels={**work.kernels, ATTENTION: (calls, grown)})
                 if window is not None and place == 0:
                     work = replace(work, tail_ns=work.tail_ns + self.observer_ns)
                 yield {**common, "kind": "phase", "name": f"spec.{phase}", "start_ns": at, "dur_ns": work.total_ns}

@@ -12,6 +12,7 @@ import polars as pl
 from specanalyze.answers.accept import Accepts, accepts_of_cycles
 from specanalyze.answers.advice import ACCEPTS, advice
 from specanalyze.answers.bootstrap import Floats, Interval
+from specanalyze.answers.breakeven_along import ALONG_SCHEMA, break_even_along
 from specanalyze.answers.environment import check_baseline
 from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.answers.positions import accept_length_by_steps, acceptance_by_position
@@ -59,6 +60,7 @@ class BreakEven:
         by_steps: STEPS_SCHEMA, one row a number of draft steps that acceptance by position knows: the accept length it would
             have had on the same tokens, the cycle time up to which that pays, and, as fewer drafts never make a cycle dearer,
             a lower bound of tok/s a request and whether that pays already (null: not known to).
+        along: of ``breakeven_along.break_even_along``: break-even at several contexts, where the cycle or the step grows with it.
         warnings: one line each.
     """
 
@@ -69,6 +71,7 @@ class BreakEven:
     pays_at: Interval
     accept_length: float | None
     by_steps: pl.DataFrame
+    along: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ALONG_SCHEMA))
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -158,6 +161,7 @@ def weigh(
         pays_at=ratio_interval(over, under),
         accept_length=None if accepts is None else accepts.accept_length,
         by_steps=_by_steps(accepts, cycle, step),
+        along=break_even_along(ours, theirs),
         warnings=[*trace.warnings, *baseline.warnings, *warnings],
     )
     result.warnings.extend(_said(result, trace, cycles, plain))
@@ -266,5 +270,6 @@ def break_even_json(result: BreakEven) -> dict[str, Any]:
         "baseline_tok_s": result.baseline_tok_s,
         "won_tok_s": result.won_tok_s,
         "by_steps": result.by_steps.to_dicts(),
+        "along": result.along.to_dicts(),
         "warnings": list(dict.fromkeys(result.warnings)),
     }

@@ -6,19 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
+from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import Interval
-from specanalyze.answers.medians import median_interval
-from specanalyze.answers.overhead import alike_cycles
+from specanalyze.answers.control import control_of
+from specanalyze.answers.neighbours import FEW
 from specanalyze.attribution.cycles import decoding
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specschema.figures import counted
 from specschema.phases import IDLE_BUCKETS, PHASE_KEYS
-
-FEW: Final = 5
-"""Fewer untraced cycles than this are no control."""
 
 ODD_SHARE: Final = 0.1
 """Windows in which more than this share of the cycles is of another mode or batch are not calibrated."""
@@ -47,9 +44,10 @@ class Calibration:
             shared is not known, so low_ns and high_ns are the least and the most that each can be when none is longer than
             measured (none shorter, where the untraced cycle is the longer one), at the bounds of the untraced median.
         measured_ns: traced cycle: window / cycles.
-        traced_ns: median of the traced cycles, start to start, as ``overhead`` takes it; None without.
-        untraced_ns: median of the untraced cycles with its bounds; None without.
+        traced_ns: the typical traced cycle, start to start, as ``overhead`` takes it; None without.
+        untraced_ns: the untraced cycle at the place of the windows with its bounds, as ``control`` takes it; None without.
         scale: factor on idle time; None where there is no calibration.
+        control: what the untraced cycle comes from, in a clause.
     """
 
     rank: str
@@ -59,6 +57,7 @@ class Calibration:
     untraced_ns: Interval | None = None
     scale: float | None = None
     traced_ns: float | None = None
+    control: str | None = None
 
     def idle_estimate(self, measured_ns: float) -> tuple[float, float, float] | None:
         """Estimate and bounds, ns a cycle, of an idle part of the cycle (a bucket, a part of one, or several).
@@ -94,6 +93,7 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
         "untraced_low_ns": calibration.untraced_ns.low,
         "untraced_high_ns": calibration.untraced_ns.high,
         "idle_scale": calibration.scale,
+        "control": calibration.control,
         "per_cycle": phases,
     }
 
@@ -123,7 +123,6 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     alike, mode = alike_cycles(mine)
     within = alike.filter(pl.col("window").is_not_null())
     traced = within.height
-    steps = within.filter(pl.col("step_ns") > 0).get_column("step_ns").to_numpy().astype(np.float64)
     untraced = alike.filter(pl.col("control") & (pl.col("step_ns") > 0)).get_column("step_ns")
     if len(untraced) < FEW:
         return withheld(
@@ -135,8 +134,11 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     coverage = rank.coverage("verify")
     if coverage["with_gpu_records"] < coverage["graph_launches"]:
         return withheld("graph replays without device records make busy time look idle")
-    found = _calibrated(rank, traced, median_interval(untraced.to_numpy().astype(np.float64)))
-    return replace(found, traced_ns=float(np.median(steps))) if len(steps) else found
+    control = control_of(alike)
+    if control is None:  # FEW are there
+        return withheld("no untraced cycle has a known length")
+    found = _calibrated(rank, traced, control.untraced_ns)
+    return replace(found, traced_ns=control.traced_ns, control=control.words)
 
 
 def _calibrated(rank: RankBreakdown, count: int, untraced: Interval) -> Calibration:

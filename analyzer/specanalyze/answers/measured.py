@@ -12,11 +12,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from specanalyze.answers.breakdown import Breakdown, assemble
-from specanalyze.answers.calibration import FEW
+from specanalyze.answers.control import Control, control_of
+from specanalyze.answers.cycle_growth import Growth, growth_of_cycles
+from specanalyze.answers.device_growth import device_growth
 from specanalyze.answers.draft_parts import DraftParts, once_shares
 from specanalyze.answers.environment import argument, environment_of
 from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.answers.kernels import KernelTimes, rank_kernels
+from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whole_cycles import whole_cycles
 from specanalyze.attribution.collective_match import match
@@ -184,8 +187,18 @@ class Measured:
 
     @property
     def step_ns(self) -> float:
-        """The typical cycle: the median, which a stall does not move (see ``stall_share``)."""
+        """The typical cycle of the whole recording: the median, which a stall does not move (see ``stall_share``)."""
         return float(np.median(self.clock_ns()))
+
+    @cached_property
+    def control(self) -> Control | None:
+        """What the traced cycles would have taken untraced; None without an untraced control."""
+        return control_of(self.decoding()) if self.controlled else None
+
+    @property
+    def window_step_ns(self) -> float:
+        """The typical cycle at the place of the windows: the one that the parts of traced cycles are parts of."""
+        return self.step_ns if self.control is None else self.control.untraced_ns.value
 
     @property
     def stall_share(self) -> float:
@@ -202,17 +215,27 @@ class Measured:
         ]
 
     @cached_property
+    def growth(self) -> Growth | None:
+        """How the untraced cycle grows over the request, on the first of the counted ranks; None where it does not."""
+        return growth_of_cycles(self.decoding().filter(pl.col("rank") == self.counted[0]))
+
+    @cached_property
+    def grown(self) -> pl.DataFrame:
+        """The device work that grows with it, see ``device_growth.device_growth``; mean over the ranks."""
+        mine = self.cycles.filter(pl.col("rank") == self.breakdown.ranks[0].key)  # per_cycle has its numbers
+        return device_growth(self.per_cycle, mine, self.growth)
+
+    @cached_property
     def idle_factor(self) -> float | None:
-        """By how much the traced idle time shrinks so that the traced cycle equals the untraced median (rule D6); None
+        """By how much the traced idle time shrinks so that the traced cycle equals the untraced one at its place (rule D6); None
         without an untraced control or without idle time."""
-        if not self.controlled:
+        if self.control is None:
             return None
-        traced = self.steps_ns(traced=True)
         busy = sum(ns for row in self.mean_ns().values() for b, ns in row.items() if b not in IDLE_BUCKETS)
-        idle = (float(np.median(traced)) if len(traced) else 0.0) - busy
+        idle = (self.control.traced_ns or 0.0) - busy
         if idle <= 0:
             return None
-        return min(1.0, max(0.0, (float(np.median(self.steps_ns(traced=False))) - busy) / idle))
+        return min(1.0, max(0.0, (self.control.untraced_ns.value - busy) / idle))
 
     @property
     def tokens_per_cycle(self) -> float | None:

@@ -10,8 +10,13 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.advice import CYCLES, advice
-from specanalyze.answers.bootstrap import Floats, Interval
-from specanalyze.answers.medians import median_interval, ratio_interval
+from specanalyze.answers.alike_cycles import alike_cycles
+from specanalyze.answers.bootstrap import SEED, Floats, Interval
+from specanalyze.answers.control import Control, control_of
+from specanalyze.answers.cycle_growth import Growth, growth_of_cycles
+from specanalyze.answers.cycle_place import CONTEXT, PLACE, placed
+from specanalyze.answers.medians import LEVEL, median_interval, ratio_interval
+from specanalyze.answers.neighbours import NEIGHBOURS, neighbours, points
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
 from specanalyze.attribution.host_rows import host_rows, with_operators
 from specanalyze.columns import of_kind
@@ -52,9 +57,13 @@ class Overhead:
         mode: mode of the cycles compared.
         table: TABLE_SCHEMA, one row a rank and stretch (``before`` the first window, ``window N``, ``between`` windows, ``after``
             the last, ``control``; ``warm-up`` and ``reading`` are untraced cycles that were disturbed all the same and count nowhere): what was recorded (tier), cycles with a known step, median step and its bounds, and
-            over_untraced: its ratio to the rank's untraced median - 1.
+            over_untraced: its ratio to the rank's untraced median - 1; where cycles depend on their place, of a window to the untraced
+            cycles beside it, and null for other stretches, which stand at other places.
         effect: traced / untraced - 1 over one rank a replica; None without untraced cycles.
-        drift: after / before - 1; None where one is missing.
+        drift: after / before - 1; None where one is missing. Where cycles grow over the request: of the cycles after the first window
+            to those before it, both at its place.
+        control: what the traced cycles are compared with; None without untraced cycles.
+        growth: how the untraced cycle grows over the request; None where it does not.
         notes, warnings: one line each.
     """
 
@@ -63,6 +72,8 @@ class Overhead:
     table: pl.DataFrame
     effect: Interval | None
     drift: Interval | None
+    control: Control | None = None
+    growth: Growth | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -100,18 +111,24 @@ def overhead_of(trace: Trace, ranks: Iterable[RankTiers]) -> Overhead:
         raise TraceError(f"{trace.name} has no decode cycles: {advice(trace, CYCLES, 'give a --phase-map')}")
     alike, mode = alike_cycles(cycles)
     labelled = _stretches(alike, apart).filter(pl.col("step_ns") > 0)
-    traced = labelled.filter(pl.col("window").is_not_null())
-    if not traced.height:
+    if not labelled.filter(pl.col("window").is_not_null()).height:
         raise TraceError(
             f"{trace.name} has no profiled cycle with a known step: nothing shows what observing cost; record windows (kernel tier)"
         )
     # Tensor-parallel ranks run in step: counted together they would make the bounds look tighter than they are.
     one = labelled.filter(pl.col("rank").is_in(replicas(trace, cycles)))
-    traced, untraced = one.filter(pl.col("window").is_not_null()), one.filter("control")
-    effect = _less_one(ratio_interval(_steps(traced), _steps(untraced))) if traced.height and untraced.height else None
-    before, after = (one.filter(pl.col("stretch") == s) for s in (BEFORE, AFTER))
-    drift = _less_one(ratio_interval(_steps(after), _steps(before))) if before.height and after.height else None
-    result = Overhead(trace.name, mode, _table(labelled, tiers), effect, drift, warnings=list(trace.warnings))
+    control = control_of(one)
+    growth = growth_of_cycles(one.filter(pl.col("rank") == one["rank"][0]))
+    result = Overhead(
+        trace.name,
+        mode,
+        _table(labelled, tiers),
+        None if control is None else control.effect,
+        _drift(one, growth),
+        control,
+        growth,
+        warnings=list(trace.warnings),
+    )
     result.notes.extend(_notes(result, trace, apart))
     return result
 
@@ -128,26 +145,6 @@ def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None)
 def rank_tiers(source: RankSource, rank: RankTrace, cycles: pl.DataFrame) -> RankTiers:
     """What is needed of a rank; ``rank`` of ``host_rows.host_rows``, or as ``read_rank`` has read it."""
     return rank.key, cycles, _tiers(with_operators(source, rank))
-
-
-def alike_cycles(cycles: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Decode cycles that may be compared: the commonest traced mode, batch size and draft length, or unknown ones.
-
-    Args:
-        cycles: of ``cycles.cycle_table``, with at least one decode cycle.
-
-    Returns:
-        Rows of ``cycles``, and the mode.
-    """
-    decode = decoding(cycles)
-    traced = decode.filter(pl.col("window").is_not_null())
-    for column in ("mode", "batch_size", "draft_tokens"):
-        values = (traced if traced.height else decode).get_column(column).drop_nulls()
-        if len(values):
-            commonest = values.value_counts(sort=True)[column][0]
-            decode = decode.filter((pl.col(column) == commonest).fill_null(value=True))
-            traced = traced.filter((pl.col(column) == commonest).fill_null(value=True))
-    return decode, str(decode.get_column("mode").drop_nulls().mode()[0])
 
 
 def _tiers(rank: RankTrace) -> tuple[str, str]:
@@ -181,30 +178,61 @@ def _steps(cycles: pl.DataFrame) -> Floats:
     return cycles.get_column("step_ns").to_numpy().astype(np.float64)
 
 
-def _less_one(of: Interval) -> Interval:
-    low, high = (None if v is None else v - 1 for v in (of.low, of.high))
-    return Interval(of.value - 1, low, high)
+def _drift(one: pl.DataFrame, growth: Growth | None) -> Interval | None:
+    """After / before - 1 of the untraced cycles.
+
+    Where cycles grow over the request, those after the windows are longer in any case: then the cycles behind the first window
+    stand against those before it, each drawn out to that window's place.
+    """
+    before, after = (one.filter(pl.col("stretch") == s) for s in (BEFORE, AFTER))
+    if not (before.height and after.height):
+        return None
+    if growth is None:
+        ratio = ratio_interval(_steps(after), _steps(before))
+        low, high = (None if v is None else v - 1 for v in (ratio.low, ratio.high))
+        return Interval(ratio.value - 1, low, high)
+    mine = placed(one.filter(pl.col("rank") == one["rank"][0]))[0]
+    window = mine.filter(pl.col("window") == mine["window"].min())
+    place = float(window.get_column(PLACE).to_numpy().mean())
+    behind = mine.filter("control", pl.col("start_ns") > window["start_ns"].max()).head(2 * NEIGHBOURS)
+    ahead = mine.filter("control", pl.col("stretch") == BEFORE).tail(2 * NEIGHBOURS)
+    sides = [neighbours(*points(rows), place, seed) for rows, seed in ((behind, SEED), (ahead, SEED + 4))]
+    if sides[0] is None or sides[1] is None:
+        return None
+    at = np.array([place])
+    drawn = sides[0].drawn_at(place) / sides[1].drawn_at(place) - 1
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(sides[0].at(at)[0] / sides[1].at(at)[0]) - 1, float(low), float(high))
 
 
 def _table(labelled: pl.DataFrame, tiers: Mapping[str, tuple[str, str]]) -> pl.DataFrame:
     rows = []
-    for (rank, stretch), mine in labelled.group_by("rank", "stretch", maintain_order=True):  # one turn a stretch
-        whole = labelled.filter(pl.col("rank") == rank, pl.col("control")).get_column("step_ns").median()
-        median = median_interval(_steps(mine))
-        traced = mine["window"][0] is not None
-        rows.append(
-            {
-                "rank": rank,
-                "stretch": stretch,
-                "tier": tiers[str(rank)][int(traced)],
-                "traced": traced,
-                "cycles": mine.height,
-                "median_ns": median.value,
-                "low_ns": median.low,
-                "high_ns": median.high,
-                "over_untraced": median.value / whole - 1 if isinstance(whole, float) else None,
-            }
-        )
+    for (rank,), own in labelled.group_by("rank", maintain_order=True):  # one turn a rank
+        control = control_of(own)
+        places = placed(own)[0] if control is not None and control.place is not None else own
+        for (stretch,), mine in own.group_by("stretch", maintain_order=True):  # one turn a stretch
+            median = median_interval(_steps(mine))
+            traced = mine["window"][0] is not None
+            over = None
+            if control is not None and control.place is None:
+                over = median.value / control.untraced_ns.value - 1
+            elif control is not None and traced:
+                at, steps = points(places.filter(pl.col("stretch") == stretch))
+                typical = control.beside[str(rank), int(mine["window"][0])].at(at)
+                over = float(np.median(steps - typical) / typical.mean())
+            rows.append(
+                {
+                    "rank": rank,
+                    "stretch": stretch,
+                    "tier": tiers[str(rank)][int(traced)],
+                    "traced": traced,
+                    "cycles": mine.height,
+                    "median_ns": median.value,
+                    "low_ns": median.low,
+                    "high_ns": median.high,
+                    "over_untraced": over,
+                }
+            )
     return pl.DataFrame(rows, schema=TABLE_SCHEMA)
 
 
@@ -229,12 +257,30 @@ def _notes(result: Overhead, trace: Trace, apart: bool) -> list[str]:
             f"cycles stay {_share(result.drift)} slower after the windows than before the first: {_lasting_cause(trace)}. "
             "Trust the cycles before the first window"
         )
+    if result.control is not None and result.control.place is not None and result.control.span is not None:
+        said.append(_beside(result.control))
+    if result.growth is not None:
+        said.append(
+            f"{result.growth.sentence('the untraced cycle')}: untraced cycles of other places are no control, and after against before is "
+            "taken at the place of the first window"
+        )
     if any("phases" in str(tier) for tier in result.table.get_column("tier")):
         said.append(
             "the phase tier runs in all cycles, so its own cost cannot be seen within one recording; "
             "compare tok/s with the collector switched off"
         )
     return said
+
+
+def _beside(control: Control) -> str:
+    """What the control is, where it is not every untraced cycle."""
+    first, last = control.span or (0.0, 0.0)
+    span = f"{first:.0f} to {last:.0f} tokens" if control.place == CONTEXT else f"cycles {first:.0f} to {last:.0f}"
+    traced = "" if control.traced_ns is None else f", {control.traced_ns / 1e6:.3f} ms traced"
+    return (
+        f"control: {control.words} ({span}): {control.untraced_ns.value / 1e6:.3f} ms untraced{traced}; "
+        "cycles of other places differ by more than noise"
+    )
 
 
 def _lasting_cause(trace: Trace) -> str:
@@ -270,6 +316,8 @@ def overhead_json(result: Overhead) -> dict[str, Any]:
         "effect": share(result.effect),
         "drift": share(result.drift),
         "lasting_slowdown": result.lasting if result.drift is not None else None,
+        "control": None if result.control is None else result.control.to_json(),
+        "growth": None if result.growth is None else result.growth.to_json(),
         "stretches": result.table.to_dicts(),
         "notes": result.notes,
         "warnings": result.warnings,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from specanalyze.answers.device_growth import grown_part
 from specanalyze.attribution.cycles import DECODING
 from specschema.figures import change, counted
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 DIFFERS: Final = 0.10
 """Device and host time of a phase that differ by more than this share of the larger are explained."""
+
+SHOWN: Final = 3
+"""Growing parts that are named."""
 
 
 def remarks(report: PhaseReport, views: pl.DataFrame) -> list[str]:
@@ -38,12 +42,18 @@ def _clock(report: PhaseReport) -> list[str]:
     said = []
     if report.another_run:
         said.append("the untraced cycles are those of another run, given beside the trace")
-    if traced.step_ns and untraced.step_ns:
-        inside, outside = traced.step_ns[1], untraced.step_ns[1]
+    control = report.control
+    if control is not None and control.traced_ns is not None:
+        inside, outside = control.traced_ns, control.untraced_ns.value
+        where = "outside" if control.place is None else f"in {control.words}"
         said.append(
-            f"observing: a cycle takes {inside / 1e6:.2f} ms inside the windows and {outside / 1e6:.2f} ms outside "
+            f"observing: a cycle takes {inside / 1e6:.2f} ms inside the windows and {outside / 1e6:.2f} ms {where} "
             f"({change(inside / outside - 1)}); device-busy times hold, launches, gaps and host times of the windows do not"
         )
+    if report.growth is not None:
+        parts = "; ".join(grown_part(row, report.growth.kind) for row in report.grown.head(SHOWN).to_dicts())
+        grown = f"; on the device, between the windows: {parts}" if parts else ""
+        said.append(f"{report.growth.sentence('the cycle')}{grown}")
     if untraced.tok_s_request is None:
         said.append("no tok/s: the recording does not say how many tokens its untraced cycles committed")
     return said

@@ -12,11 +12,14 @@ import polars as pl
 from specanalyze.answers.accept import verify_steps_of
 from specanalyze.answers.advice import CYCLES, advice
 from specanalyze.answers.breakdown import assemble
+from specanalyze.answers.control import Control, control_of
+from specanalyze.answers.cycle_growth import Growth, growth_of_cycles
+from specanalyze.answers.device_growth import GROWN_SCHEMA, device_growth
 from specanalyze.answers.pace import Pace, inter_token, pace_of, token_pairs
 from specanalyze.answers.phase_cycles import OTHER, phase_cycles
 from specanalyze.answers.phase_remarks import remarks
 from specanalyze.answers.server_count import REQUEST_SCHEMA, request_rows
-from specanalyze.attribution.cycles import DECODING, control_is_another_run, replicas
+from specanalyze.attribution.cycles import DECODING, control_is_another_run, decoding, replicas
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.engines.engine import each_rank
@@ -46,6 +49,9 @@ class PhaseReport:
         accept_length: over all verify steps; None where unknown.
         requests: rows of ``server_count.request_rows``.
         another_run: the untraced cycles belong to another run.
+        control: what the traced cycles are compared with; None without untraced cycles.
+        growth: how the untraced cycle grows over the request, on the first of the counted ranks; None where it does not.
+        grown: the device work that grows with it, see ``device_growth.device_growth``.
         warnings, notes: one line each; notes explain the figures.
     """
 
@@ -59,6 +65,9 @@ class PhaseReport:
     requests: pl.DataFrame
     another_run: bool
     warnings: list[str]
+    control: Control | None = None
+    growth: Growth | None = None
+    grown: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GROWN_SCHEMA))
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -112,6 +121,11 @@ def phase_report_of(trace: Trace, reduced: Iterable[RankPhases]) -> PhaseReport:
     counted = replicas(trace, cycles)
     mine = cycles.filter(pl.col("rank").is_in(counted))
     steps, _ = verify_steps_of(mine)
+    first = mine.filter(pl.col("rank") == counted[0])
+    growth = growth_of_cycles(first)
+    whole = next(r.phase_instances for r in result.ranks if r.key == counted[0])
+    if whole.height:
+        whole = whole.filter("complete")
     report = PhaseReport(
         name=trace.name,
         breakdown={r.key: r for r in result.ranks},
@@ -123,6 +137,9 @@ def phase_report_of(trace: Trace, reduced: Iterable[RankPhases]) -> PhaseReport:
         requests=pl.concat(requests),
         another_run=control_is_another_run(cycles),
         warnings=result.warnings,
+        control=control_of(decoding(mine)),
+        growth=growth,
+        grown=device_growth(whole, first, growth),
     )
     report.notes.extend(remarks(report, phases_frame(report)))
     return report
@@ -298,6 +315,8 @@ def phases_json(report: PhaseReport) -> dict[str, Any]:
         "clock": "untraced" if report.untraced.cycles else "traced",
         "untraced": report.untraced.to_json(),
         "traced": report.traced.to_json(),
+        "control": None if report.control is None else report.control.to_json(),
+        "growth": None if report.growth is None else {**report.growth.to_json(), "device": report.grown.to_dicts()},
         "requests": _requests(report),
         "notes": report.notes,
         "warnings": report.warnings,

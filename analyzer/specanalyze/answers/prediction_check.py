@@ -13,9 +13,11 @@ from specanalyze.answers.measured import Measured
 from specschema.errors import TraceError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, IDLE_BUCKETS
 
-KINDS: Final = ("device", "transfer", "transfer and waiting", "waiting", "idle")
+ELSEWHERE, PLACE = "elsewhere", "place"
+"""Phase and bucket of what the typical cycle of a recording takes more than the one at the place of its windows."""
+KINDS: Final = ("device", "transfer", "transfer and waiting", "waiting", "idle", PLACE)
 """device: kernels and copies but communication; transfer, waiting: of communication, and both together where one rank is known;
-idle: gaps in replays, launches, host."""
+idle: gaps in replays, launches, host; place: cycles of other contexts than the windows' are longer or shorter."""
 
 SCHEMA: Final = {
     "phase": pl.String,
@@ -97,11 +99,11 @@ def check_prediction(
     for phase, bucket, now, then in predicted.select("phase", "bucket", "now_ns", "predicted_ns").iter_rows():
         here.setdefault(phase, {})[bucket] = now
         there.setdefault(phase, {})[bucket] = then
-    cells, rest, _ = calibrated_cycle(truth)
-    cells["rest"] = {"host": rest}
+    measured = calibrated_cycle(truth)
+    cells = {**measured.cells, "rest": {"host": measured.rest_ns}, ELSEWHERE: {PLACE: measured.elsewhere_ns}}
     rows = []
     for phase in dict.fromkeys([*here, *cells]):
-        for bucket in BUCKETS:
+        for bucket in (*BUCKETS, PLACE):
             figures = [c.get(phase, {}).get(bucket, 0.0) for c in (here, there, cells)]
             if any(figures):
                 rows += _rows(phase, bucket, figures, start, truth)
@@ -114,7 +116,7 @@ def _rows(phase: str, bucket: str, figures: list[float], start: Measured, truth:
     """One row of the table, or two: transfer and waiting of communication."""
     now, then, true = figures
     if bucket not in COMMUNICATION_BUCKETS:
-        kind = "idle" if bucket in IDLE_BUCKETS else "device"
+        kind = "idle" if bucket in IDLE_BUCKETS else PLACE if bucket == PLACE else "device"
         return [(phase, bucket, kind, now, then, true, then - true)]
     shares = [m.transfer_share(phase, bucket) for m in (start, truth)]
     told = [share for share, ns in zip(shares, (now, true), strict=True) if ns]

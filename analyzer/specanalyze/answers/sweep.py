@@ -12,12 +12,12 @@ import polars as pl
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.answers.best_setting import Tried, best_setting, in_order, no_best
 from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
-from specanalyze.answers.calibration import FEW
 from specanalyze.answers.environment import argument, differences, environment_of
 from specanalyze.answers.line_fit import fit_lines
 from specanalyze.answers.measured import Measured, acceptance_of, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
+from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.wiring import simulated
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number

@@ -14,7 +14,13 @@ from specanalyze.answers.draft_change import PredictedCycle, change_draft
 from specanalyze.answers.draft_length import Lengths
 from specanalyze.answers.environment import tensor_parallel
 from specanalyze.answers.measured import Measured, measure
-from specanalyze.answers.prediction_check import PredictionCheck, check_prediction, prediction_check_json
+from specanalyze.answers.prediction_check import (
+    ELSEWHERE,
+    PLACE,
+    PredictionCheck,
+    check_prediction,
+    prediction_check_json,
+)
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.figures import percent
@@ -32,7 +38,8 @@ TABLE_SCHEMA: Final = {
     "predicted_ns": pl.Float64,
     "change_ns": pl.Float64,
 }
-"""Columns of ``WhatIf.table``: ns a cycle; phase ``rest`` holds what lies outside the phases."""
+"""Columns of ``WhatIf.table``: ns a cycle; phase ``rest`` holds what lies outside the phases, phase ``elsewhere`` (bucket
+``place``) what the typical cycle of the recording takes more than that of the windows, where cycles depend on their place."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,8 @@ def what_if(
 
 def predict(m: Measured, changes: Changes, other: Measured | None = None, truth: Measured | None = None) -> WhatIf:
     """``what_if`` on recordings that are measured already; ``truth`` was made with the change."""
-    now, rest, warnings = calibrated_cycle(m)
+    cycle = calibrated_cycle(m)
+    now, rest, warnings = cycle.cells, cycle.rest_ns, cycle.warnings
     state = PredictedCycle({p: dict(row) for p, row in now.items()}, {p: dict(row) for p, row in now.items()}, None)
     if changes.steps is not None or changes.tree is not None:
         change_draft(m, state, changes.steps, changes.tree, other)
@@ -173,7 +181,8 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
         _scale(m, state, phase, bucket, factor)
     before = m.step_ns
     after, other_end = (
-        rest + sum(sum(row.values()) for row in cells.values()) for cells in (state.cells, state.extreme)
+        rest + cycle.elsewhere_ns + sum(sum(row.values()) for row in cells.values())
+        for cells in (state.cells, state.extreme)
     )
     low, high = min(after, other_end), max(after, other_end)
     busy_change = sum(state.cells[p][b] - ns for p, row in now.items() for b, ns in row.items() if b in DEVICE_BUCKETS)
@@ -192,6 +201,9 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
         if ns or state.cells[p][b]
     ]
     rows.append({"phase": "rest", "bucket": "host", "now_ns": rest, "predicted_ns": rest, "change_ns": 0.0})
+    if cycle.elsewhere_ns:
+        there = cycle.elsewhere_ns
+        rows.append({"phase": ELSEWHERE, "bucket": PLACE, "now_ns": there, "predicted_ns": there, "change_ns": 0.0})
     table = pl.DataFrame(rows, schema=TABLE_SCHEMA)
     check = None if truth is None else check_prediction(m, table, truth, changes.steps)
     warnings += [] if check is None else [*truth.trace.warnings, *truth.stalls(), *check.warnings]  # type: ignore[union-attr]

@@ -43,6 +43,8 @@ class Diagnosis:
         clean: names of rules that looked and found nothing.
         not_checked: rule -> why it could not look, and what to record.
         cycle_ns: median cycle.
+        window_cycle_ns: the typical cycle at the place of the windows, which wins are parts of; cycle_ns where cycles do not depend on
+            their place.
         tokens_per_second: None where accepts are not recorded.
         warnings: one line each.
     """
@@ -52,6 +54,7 @@ class Diagnosis:
     clean: list[str]
     not_checked: dict[str, str]
     cycle_ns: float
+    window_cycle_ns: float
     tokens_per_second: float | None
     warnings: list[str]
 
@@ -124,6 +127,7 @@ def examine(m: Measured, baseline: Measured | None = None, warnings: list[str] |
         clean,
         not_checked,
         m.step_ns,
+        m.window_step_ns,
         m.tokens_per_second,
         said,
     )
@@ -134,6 +138,7 @@ def diagnosis_json(result: Diagnosis) -> dict[str, Any]:
     return {
         "trace": result.name,
         "cycle_ns": result.cycle_ns,
+        "window_cycle_ns": result.window_cycle_ns,
         "tokens_per_second": result.tokens_per_second,
         "findings": result.findings.to_dicts(),
         "clean": result.clean,

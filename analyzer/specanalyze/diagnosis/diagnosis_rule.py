@@ -120,8 +120,8 @@ class Subject:
 
     @cached_property
     def step_ns(self) -> float:
-        """The typical cycle: median by the truest clock at hand, ns."""
-        return self.m.step_ns
+        """The typical cycle at the place of the windows, by the truest clock at hand, ns: its parts are what rules look at."""
+        return self.m.window_step_ns
 
     @cached_property
     def main(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from specanalyze.diagnosis import (
+    diagnosis_rules_context,
     diagnosis_rules_device,
     diagnosis_rules_draft,
     diagnosis_rules_host,
@@ -14,6 +15,7 @@ from specanalyze.diagnosis.diagnosis_rule import Rule
 
 RULES: Final[tuple[Rule, ...]] = (
     *diagnosis_rules_device.RULES,
+    *diagnosis_rules_context.RULES,
     *diagnosis_rules_host.RULES,
     *diagnosis_rules_draft.RULES,
     *diagnosis_rules_ranks.RULES,

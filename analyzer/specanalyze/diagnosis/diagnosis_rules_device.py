@@ -161,13 +161,24 @@ def verify_attention(s: Subject) -> Answer:
     return Found(
         f"attention takes {now / then:.1f} times as long in verify as in plain decoding",
         (
-            f"{ms(then)} in a plain step, {ms(now)} in verify; it reads the same cache for all drafted tokens",
+            f"{ms(then)} in a plain step, {ms(now)} in verify{_contexts(s.baseline, s.m)}; it reads the same cache for all drafted tokens",
             f"longest kernel: {names[0]} there, {names[1]} here",
         ),
         MEDIUM,
         now - then,
         of=((s.main, "attention"),),
     )
+
+
+def _contexts(plain: Measured, m: Measured) -> str:
+    """At how much context the windows of both lie, where both tell."""
+    there, here = (
+        each.decoding().filter(pl.col("window").is_not_null()).get_column("context_tokens").mean()
+        for each in (plain, m)
+    )
+    if not isinstance(there, float) or not isinstance(here, float):
+        return ""
+    return f" (at {there:.0f} and {here:.0f} tokens of context)"
 
 
 def _longest(m: Measured, phase: str) -> str:

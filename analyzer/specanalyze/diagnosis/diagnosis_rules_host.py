@@ -57,7 +57,7 @@ def idle_gaps(s: Subject) -> Answer:
     return Found(
         f"the device idles {percent(share, 0)} of the untraced cycle, the largest part of it: {worst}",
         (
-            f"cycle {ms(s.step_ns)} untraced, device busy {ms(s.busy_ns)}, idle {ms(idle)}",
+            f"cycle {ms(s.step_ns)} untraced{_where(s)}, device busy {ms(s.busy_ns)}, idle {ms(idle)}",
             "estimate (idle scaled to the untraced cycle): " + ", ".join(f"{k} {ms(v)}" for k, v in named.items() if v),
         ),
         MEDIUM,
@@ -107,24 +107,31 @@ def graph_padding(s: Subject) -> Answer:
 
 
 def profiler_distortion(s: Subject) -> Answer:
-    traced = s.m.steps_ns(traced=True)
-    if not s.m.controlled:
+    control = s.m.control
+    if control is None:
         return NotChecked(
             "what observing cost is unknown without untraced cycles; record them before and after the window"
         )
-    if not len(traced):
+    if control.traced_ns is None:
         return None
-    ratio = float(np.median(traced)) / s.step_ns
+    ratio = control.traced_ns / control.untraced_ns.value
     if ratio < DISTORTION:
         return None
+    outside = "outside" if control.place is None else f"in {control.words}"
     return Found(
         f"observing makes the cycle {ratio:.2f} times as long: idle times of the window are not the server's",
         (
-            f"median cycle {ms(float(np.median(traced)))} in windows, {ms(s.step_ns)} outside",
+            f"typical cycle {ms(control.traced_ns)} in windows, {ms(control.untraced_ns.value)} {outside}",
             "device-busy times hold; launch, gap and host times are scaled here",
         ),
         HIGH,
     )
+
+
+def _where(s: Subject) -> str:
+    """Which untraced cycles are the control, where not all are."""
+    control = s.m.control
+    return "" if control is None or control.place is None else f" ({control.words})"
 
 
 RULES: Final = (

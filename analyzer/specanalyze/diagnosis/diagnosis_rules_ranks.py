@@ -55,7 +55,7 @@ def straggler(s: Subject) -> Answer:
     late, ns = by_rank.row(0)
     share = ns / (float(caused.get_column("wait_ns").sum()) or 1.0)
     wait = ns / (ranks - 1) / cycles
-    if share < STRAGGLER_SHARE or wait < WAIT_SHARE * s.m.step_ns:
+    if share < STRAGGLER_SHARE or wait < WAIT_SHARE * s.step_ns:
         return None
     mine = caused.filter(pl.col("late") == late)
     first = float(mine.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / ns

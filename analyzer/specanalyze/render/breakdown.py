@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specanalyze.answers.breakdown import Breakdown
 from specanalyze.answers.calibration import Calibration
+from specanalyze.answers.control import WHOLE
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
@@ -92,9 +93,9 @@ def _observed(calibration: Calibration) -> str:
             f"observing made the median cycle {milliseconds(traced)} ms long instead of {milliseconds(untraced)} "
             f"({change(traced / untraced - 1)})"
         )
-    reached = (
-        f"which makes the mean traced cycle ({milliseconds(mean)} ms) the untraced median ({milliseconds(untraced)})"
-    )
+    whole = calibration.control is None or calibration.control == WHOLE
+    control = "untraced median" if whole else f"typical one of {calibration.control}"
+    reached = f"which makes the mean traced cycle ({milliseconds(mean)} ms) the {control} ({milliseconds(untraced)})"
     if not calibration.scale:
         reached = "since busy work alone is at least as long as the untraced cycle"
     return (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.breakeven import BreakEven, Clock
 from specanalyze.render.recording_name import distinct_names
@@ -34,6 +36,9 @@ def draw(result: BreakEven) -> None:
     ]
     columns = [("figure", "left"), ("value", "right"), ("95 % bounds", "right"), ("of", "left")]
     out.print(table(" against ".join(distinct_names((result.name, result.baseline))), columns, rows))
+    if result.along.height:
+        out.print()
+        out.print(_along(result))
     if result.by_steps.height:
         steps = [
             [
@@ -80,6 +85,27 @@ def _verdict(result: BreakEven) -> str:
         f"{pays}; at {result.accept_length:.2f} this recording {word} {abs(result.won_tok_s):.1f} tok/s a request "
         f"({percent(share, 0)}): {result.tok_s:.1f} against {result.baseline_tok_s:.1f}."
     )
+
+
+def _along(result: BreakEven) -> Any:
+    rows = [
+        [
+            f"{row['context_tokens']:.0f}",
+            milliseconds(row["cycle_ns"]),
+            milliseconds(row["step_ns"]),
+            f"{row['pays_at']:.2f}",
+            f"{row['pays_at_low']:.2f} to {row['pays_at_high']:.2f}",
+        ]
+        for row in result.along.to_dicts()
+    ]
+    columns = [
+        ("context,\ntokens", "right"),
+        ("cycle ms", "right"),
+        ("step ms", "right"),
+        ("accept length\nthat pays", "right"),
+        ("95 % bounds", "right"),
+    ]
+    return table("Over the context, from untraced cycles beside it", columns, rows)
 
 
 def _bounds(of: Interval, unit: float) -> str:

@@ -38,7 +38,12 @@ def draw(result: Diagnosis) -> None:
         together = float(wins["beyond_ns_per_cycle"].sum())
         said.append(
             f"wins are upper bounds and overlap; together they are {milliseconds(together)} ms of the cycle's "
-            f"{milliseconds(result.cycle_ns)} ms at most"
+            f"{milliseconds(result.window_cycle_ns)} ms at most"
+        )
+    if result.window_cycle_ns != result.cycle_ns:
+        said.append(
+            f"findings are about the cycle at the place of the windows ({milliseconds(result.window_cycle_ns)} ms untraced); over the "
+            f"whole recording it is {milliseconds(result.cycle_ns)} ms"
         )
     if result.clean:
         said.append("looked and found nothing: " + ", ".join(result.clean))

@@ -187,7 +187,7 @@ def _distortion(recorded: Recorded) -> list[str]:
         ]
     known = effect.low is not None and effect.high is not None
     bounds = f" ({change(effect.low)} to {change(effect.high)})" if known else ""
-    estimate = "the estimate scales them together until the cycle equals the untraced median."
+    estimate = "the estimate scales them together until the cycle equals the untraced one."
     if known and not effect.excludes_zero:
         return [
             f"{recorded.label}: observing changed the cycle by {change(effect.value)}{bounds}: no more than noise. What it changes is gaps, "
