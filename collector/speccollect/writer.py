@@ -43,10 +43,18 @@ LATE_SECONDS: Final = 3.0
 """The same for a server that went idle."""
 
 TICK_SECONDS: Final = 0.05
+"""Between two looks around while windows are recorded, or once the control word has moved."""
+
+QUIET_TICK_SECONDS: Final = 0.25
+"""The same with phases alone, whose buffers are handed over once in ten seconds: each look takes the interpreter from the
+server, whose step then waits for it."""
+
 IDLE_GRACE_SECONDS: Final = 0.5
 """How long a disarm may wait for the server's own poll before the writer thread takes over."""
 
 STATUS_SECONDS: Final = 0.5
+QUIET_STATUS_SECONDS: Final = 2.0
+"""Between two status files, with windows and with phases alone: half a millisecond of the interpreter each."""
 
 MAX_FILES: Final = 5000
 """A forgotten recording stops after this many files (about 14 hours) instead of filling the disk."""
@@ -87,7 +95,7 @@ class Writer(threading.Thread):
         self._windows = 0
         self._unclosed = 0
         self._status_at = 0.0
-        self._environment: dict[str, Any] = {}
+        self._environment: dict[str, Any] | None = None
         self._committing = np.array([], dtype=np.int64)
 
     # ---- called by other threads
@@ -115,13 +123,12 @@ class Writer(threading.Thread):
             self._report("failed" if self._failed else "done")
 
     def _work(self) -> None:
-        self._files.mkdir(mode=0o700, exist_ok=True)
-        if self._recording.windows is not None:
+        quiet = self._recording.windows is None
+        if not quiet:
             load_reader()
             if self._recording.settings.cupti:
                 preload()
-        self._environment = environment(self._server)
-        self._write_nodes()
+            self._introduce()  # now, so that it falls into no window
         moved_since: float | None = None
         while True:
             self._lockstep.step()
@@ -140,12 +147,22 @@ class Writer(threading.Thread):
                     self._finishing.set()
                     continue
                 moved_since = None
-            if now - self._status_at > STATUS_SECONDS:
+            if now - self._status_at > (QUIET_STATUS_SECONDS if quiet else STATUS_SECONDS):
                 self._report("recording" if self._recording.window is not None else "armed")
             if self._written > MAX_FILES:
                 raise TraceError(f"more than {MAX_FILES} files in one recording: was it forgotten?")
-            self._finishing.wait(TICK_SECONDS)
+            self._finishing.wait(QUIET_TICK_SECONDS if quiet and moved_since is None else TICK_SECONDS)
         self._write_requests()
+
+    def _introduce(self) -> None:
+        """What ran, and the node map: before the recording's first other file.
+
+        It takes some tens of milliseconds of the interpreter. With phases alone the first file comes with the end of the
+        recording, or after ten seconds; a server's first steps after arming, the ones that are asked for, stay undisturbed.
+        """
+        if self._environment is None:
+            self._environment = environment(self._server)
+            self._write_nodes()
 
     def _write_ready(self) -> None:
         recording = self._recording
@@ -168,6 +185,7 @@ class Writer(threading.Thread):
         return segment.settled(np.array(codes, dtype=np.int64))
 
     def _write_segment(self, segment: Segment) -> None:
+        self._introduce()
         recording = self._recording
         names = list(recording.names)
         window: dict[str, Any] | None = None
@@ -218,6 +236,7 @@ class Writer(threading.Thread):
 
     def _write_requests(self) -> None:
         """Requests the server told of, and the last count of what was lost: the file that says the rank is whole."""
+        self._introduce()
         rows: Sequence[tuple[str, int, int, int]] = list(self._recording.requests)
         table = event_table(
             len(rows),
@@ -242,12 +261,13 @@ class Writer(threading.Thread):
         recording = self._recording
         settings = recording.settings
         windows = recording.windows
+        told = self._environment or {}
         return {
             "recording": {
                 "tool": "speccollect",
                 "version": __version__,
                 "source": "collector",
-                "device": windows.device if windows is not None else self._environment.get("device", "cpu"),
+                "device": windows.device if windows is not None else told.get("device", "cpu"),
                 "id": recording.number,
                 "tiers": ["phases", "kernels"] if windows is not None else ["phases"],
                 "settings": {name: getattr(settings, name) for name in settings.__dataclass_fields__},
@@ -265,7 +285,7 @@ class Writer(threading.Thread):
                 "ranks": {str(self._identity.rank): {"clock": "CLOCK_REALTIME", "host": self._identity.host}},
             },
             "ranks": [self._identity.section()],
-            "environment": self._environment,
+            "environment": told,
         }
 
     def _lost(self) -> dict[str, int]:
