@@ -15,7 +15,7 @@ def test_every_hook_point_is_found_and_put_back() -> None:
         for owner in (worker.SpeculativeWorker, scheduler.Scheduler)
         for name in vars(owner)
     }
-    points = [point.name for point in embedded.POINTS]
+    points = [point.name for point in embedded.points(Recorder(None))]
     before = {name: inspect.getattr_static(*methods[name]) for name in points}
 
     installed = embedded.install(Recorder(None))

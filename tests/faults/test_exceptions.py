@@ -26,15 +26,15 @@ WRITER = "speccollect.writer:"
 
 OFF = [
     # the methods that hooks call, as if their own guard had failed
-    *((RECORDER + name, 0) for name in ("begin_cycle", "end_cycle", "begin_phase", "end_phase", "accept")),
+    *((RECORDER + name, 0) for name in ("begin_cycle", "end_cycle", "enter_range", "leave_range", "accept")),
     *((RECORDER + name, 0) for name in ("request_finished", "poll")),
-    *((RECORDER + name, 10) for name in ("begin_cycle", "end_cycle", "begin_phase", "end_phase", "accept")),
-    # a hook before it calls the original
-    ("speccollect.engines.embedded:argument", 0),
-    ("speccollect.engines.embedded:argument", 10),
+    *((RECORDER + name, 10) for name in ("begin_cycle", "end_cycle", "enter_range", "leave_range", "accept")),
+    # a hook before it calls the original, and after
+    *(("speccollect.engines.embedded:" + name, 0) for name in ("argument", "_begin", "_end")),
+    *(("speccollect.engines.embedded:" + name, 10) for name in ("_begin", "_end")),
     # what stands behind the methods
-    *((RECORDING + name, 0) for name in ("begin_cycle", "end_cycle", "begin_phase", "end_phase", "accept")),
-    *((RECORDING + name, 8) for name in ("begin_cycle", "end_cycle", "begin_phase", "end_phase", "accept")),
+    *((RECORDING + name, 0) for name in ("begin_cycle", "end_cycle", "accept")),
+    *((RECORDING + name, 8) for name in ("begin_cycle", "end_cycle", "accept")),
     (RECORDING + "request_finished", 0),
     (RECORDING + "rotate", 2),
     (RECORDING + "enter", 10),
@@ -105,10 +105,10 @@ def test_a_broken_collector_switches_itself_off_and_changes_no_token(
 
 
 def test_a_recorder_that_cannot_even_fail_changes_no_token(rank: Rank, expected_tokens: list[list[int]]) -> None:
-    tokens, log, _ = broken(rank, [RECORDER + "fail", RECORDER + "end_phase"], 0)
+    tokens, log, _ = broken(rank, [RECORDER + "fail", RECORDER + "end_cycle"], 0)
     assert tokens == expected_tokens
     assert "could not switch itself off in order after" in log
-    assert "injected into Recorder.end_phase" in log
+    assert "injected into Recorder.end_cycle" in log
 
 
 @pytest.mark.parametrize(("target", "after"), WINDOW_ONLY)

@@ -20,13 +20,14 @@ from typing import Any
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import torch
 
-from speccollect import recording
+from speccollect import recording, stamps
 from speccollect.demo.config import DemoConfig
 from speccollect.demo.parallel import connect
 from speccollect.demo.request import Batch, Request, Sequence
 from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.shape import build_requests
 from speccollect.demo.worker import SpeculativeWorker
+from speccollect.engines import embedded
 from speccollect.guard import guarded
 from speccollect.plugin import install_embedded
 from speccollect.recorder import get_recorder
@@ -194,8 +195,9 @@ class Rank:
         return {}
 
     def do_step_clock(self, by_ns: int) -> dict[str, Any]:
-        recording._now = lambda: time.time_ns() + by_ns
-        self.undo.append(functools.partial(setattr, recording, "_now", time.time_ns))
+        for module in (recording, stamps, embedded):
+            self.undo.append(functools.partial(setattr, module, "_now", time.time_ns))
+            module._now = lambda: time.time_ns() + by_ns  # type: ignore[attr-defined]
         return {}
 
     def do_soak(self, cycles: int, seconds: float) -> dict[str, Any]:
