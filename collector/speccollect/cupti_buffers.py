@@ -142,7 +142,7 @@ class RawRecords:
         """
         if not self._let_go.alive:
             raise CuptiError("the window's records were given back")
-        if not self._library.cupti_buffers_wait(ctypes.c_void_p(self._window), READ_NS):
+        if not self._library.cupti_buffers_wait(self._window, READ_NS, 0):
             raise CuptiError(f"CUPTI did not hand its buffers over in {READ_NS // 10**9} s")
         window = _Window.from_address(self._window)
         self.facts = {name: getattr(window, name) for name in _COUNTS if name not in ("kept", "over", "other")}
@@ -163,6 +163,10 @@ class RawRecords:
             _believe(kind, array, begun, ended)
         number = _memory(window.which, window.kept, np.dtype(np.uint8)).astype(np.int32)
         return RawTable(number, arrays, _names(window))
+
+    def settle(self) -> bool:
+        """CUPTI's buffers are back, so that somebody else may take CUPTI; waits for that a while. Whether they are."""
+        return bool(self._library.cupti_buffers_wait(self._window, BEGIN_NS, 1))
 
     def release(self) -> None:
         """Free the records' memory; of records that are not there yet the native thread frees it."""
@@ -185,7 +189,7 @@ class Buffers:
         library.cupti_buffers_begin.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_int64)
         library.cupti_buffers_end.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
         library.cupti_buffers_end.restype = ctypes.c_void_p
-        library.cupti_buffers_wait.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+        library.cupti_buffers_wait.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
         self._wanted = (_Wanted * len(layouts))()
         for wanted, (kind, choices) in zip(self._wanted, layouts.items(), strict=True):
             wanted.kind = kind

@@ -231,6 +231,11 @@ class CuptiEvents:
     def __len__(self) -> int:
         return len(self._records)
 
+    def settle(self) -> None:
+        """Somebody else is about to take CUPTI: raw buffers that came back later would be lost."""
+        if isinstance(self._records, RawRecords):
+            self._records.settle()
+
     def columns(self, *, pause: Callable[[], None] | None) -> KinetoColumns:
         return self._profiler.read(self._records, pause=pause)
 

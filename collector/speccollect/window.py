@@ -227,6 +227,7 @@ class Windows:
             self._next()
             return
         held_from = time.perf_counter_ns()
+        hasty = cut is not None  # another profiler may be about to take CUPTI
         closed_ns = time.time_ns()
         profiler, clock, replays, modules = self._profiler, self._clock, self._replays, self._modules
         self._detach()
@@ -235,6 +236,8 @@ class Windows:
             events: Events | None
             if isinstance(profiler, CuptiProfiler):
                 events = CuptiEvents(profiler)
+                if hasty:
+                    events.settle()
             else:
                 if clock is not None:
                     clock.end()

@@ -253,6 +253,24 @@ def test_the_next_window_hurries_the_one_before_and_takes_nothing_from_it(cupti:
     assert correlations(first) == list(range(1, 11))
 
 
+def test_buffers_are_fetched_at_once_for_somebody_who_waits_for_cupti(cupti: FakeCupti) -> None:
+    buffers = buffers_of(cupti)
+    for _ in range(2):  # and the one after it is not hurried
+        buffers.begin(100)
+        cupti.record(mixed(10))
+        cupti.library.fake_incomplete(10**9)
+        window = buffers.end(100, settle_ns=3600 * SECOND)
+        assert window.settle()
+        assert window.settle()
+        assert correlations(window) == list(range(1, 11))
+    buffers.begin(100)
+    cupti.record(mixed(10))
+    cupti.library.fake_incomplete(2)
+    before = cupti.library.fake_flushes()
+    assert correlations(buffers.end(100, settle_ns=3600 * SECOND)) == list(range(1, 11))
+    assert cupti.library.fake_flushes() - before == 4
+
+
 def test_a_window_that_nobody_reads_leaves_nothing(cupti: FakeCupti) -> None:
     buffers = buffers_of(cupti)
     for _ in range(50):

@@ -417,7 +417,7 @@ static void *finish(void *given) {
     window->flush_ns = flushed - begun;
     window->read_ns = now_ns() - flushed;
     window->ready = 1;
-    flushing = 0;
+    flushing = hurry = 0;
     if (window->abandoned) free_window(window);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
@@ -435,8 +435,8 @@ EXPORT int cupti_buffers_begin(const struct cupti *functions, size_t bytes, int6
     pthread_cond_broadcast(&changed);
     for (int64_t end = now_ns() + patience_ns; flushing && now_ns() < end;) wait_until(end);
     int busy = flushing;
-    hurry = 0;
     if (!busy) {
+        hurry = 0;
         cupti = *functions;
         buffer_bytes = bytes;
         limit = most < SLOTS ? most : SLOTS;
@@ -485,9 +485,13 @@ EXPORT struct window *cupti_buffers_end(const struct wanted *wanted, int kinds, 
     return NULL;
 }
 
-/* Whether the window's records are there; waits for them. */
-EXPORT int cupti_buffers_wait(struct window *window, int64_t patience_ns) {
+/* Whether the window's records are there; waits for them. In a hurry what still runs on the device is not waited for. */
+EXPORT int cupti_buffers_wait(struct window *window, int64_t patience_ns, int at_once) {
     pthread_mutex_lock(&lock);
+    if (at_once && !window->ready) {
+        hurry = 1;
+        pthread_cond_broadcast(&changed);
+    }
     for (int64_t end = now_ns() + patience_ns; !window->ready && now_ns() < end;) wait_until(end);
     int ready = window->ready;
     pthread_mutex_unlock(&lock);
