@@ -71,6 +71,7 @@ class Recording:
     Attributes:
         next_cycle: number the next cycle gets.
         handed: segments that wait for the writer thread, oldest first.
+        held: a window's segment, as long as the profiler waits for the device to come through its cycles.
         free: empty segments; the writer thread puts them back.
         names: phases and modes by code.
         ranges: whether phases are ranges for somebody, NVTX's or the profiler's; without, they are stamps alone.
@@ -95,6 +96,7 @@ class Recording:
         self.requests: deque[tuple[str, int, int, int]] = deque()
         self._recent: deque[Segment] = deque(maxlen=SEGMENTS)
         self.segment: Segment | None = None
+        self.held: Segment | None = None
         self.open_cycle = seg.UNKNOWN
         self._open_row: CycleRow | None = None
         self._dropped: list[int] = []
@@ -114,6 +116,19 @@ class Recording:
             logger.warning("%s", message)
 
     # ---- segments
+
+    def hold(self) -> None:
+        """Take an empty segment and keep the current one back, whose profile comes a few cycles later; accept lengths still reach it."""
+        self.held, self.segment = self.segment, None
+        if self.held is not None:
+            self._recent.append(self.held)
+        self.rotate()
+
+    def hand_held(self) -> None:
+        """Hand over the segment that was kept back, if there is one."""
+        held, self.held = self.held, None
+        if held is not None:
+            self.handed.append(held)
 
     def rotate(self) -> None:
         """Hand the current segment over and take an empty one; without one, rows are dropped until there is."""
@@ -266,9 +281,14 @@ class Recording:
                 self.lost.late_accepts += 1
                 return
         row = current.rows[cycle - current.first_cycle]
-        row[seg.ACCEPTED_DRAFT_TOKENS] = accepted if type(accepted) is tuple else _host_values(accepted)
+        # lists and tuples, what engines hand over as a rule, are copied without a frame of its own
+        row[seg.ACCEPTED_DRAFT_TOKENS] = (
+            tuple(accepted) if isinstance(accepted, (list, tuple)) else _host_values(accepted)
+        )
         # last: with it the cycle counts as told
-        row[seg.ACCEPT_LENGTHS] = accept_lengths if type(accept_lengths) is tuple else _host_values(accept_lengths)
+        row[seg.ACCEPT_LENGTHS] = (
+            tuple(accept_lengths) if isinstance(accept_lengths, (list, tuple)) else _host_values(accept_lengths)
+        )
 
     def request_finished(self, request_id: str, prompt_tokens: int, completion_tokens: int) -> None:
         if len(self.requests) >= seg.CYCLE_CAPACITY:

@@ -15,6 +15,7 @@ _ACCEPTED_FIELDS: Final = (
     "accept_length_per_req_cpu",  # up to 0.5.10; the bonus token is not in it
 )
 """Accepted drafts per request, host list, bonus token not counted; newest name first."""
+_NEWEST_FIELD: Final = _ACCEPTED_FIELDS[0]
 
 
 def place_of(scheduler: Any) -> dict[str, int | None]:
@@ -81,7 +82,9 @@ def progress_of(requests: Sequence[Any]) -> list[tuple[int, bool]]:
 
 def accepted_of(result: Any, counted: list[int] | None, batch_size: int) -> list[int] | None:
     """The verifier's own count of accepted drafts per request; None where this release doesn't bring it to the host."""
-    accepted = counted if counted is not None else accepted_list(result)
+    accepted = counted if counted is not None else getattr(result, _NEWEST_FIELD, None)
+    if accepted is None:
+        accepted = accepted_list(result)
     if accepted is None:
         lengths = getattr(result, "accept_lens", None)  # overlap worker up to 0.5.6: the copy that the scheduler made
         if lengths is not None and not lengths.is_cuda:

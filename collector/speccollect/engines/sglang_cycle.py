@@ -195,7 +195,8 @@ class CycleHooks:
         try:
             if result is not None:
                 size = graph_batch_size_of(scheduler, result, step.replayed)
-                setattr(result, NOTE, Noted(number, step.mode, step.batch_size, step.accepted, step.before))
+                noted = (number, step.mode, step.batch_size, step.accepted, step.before)
+                setattr(result, NOTE, tuple.__new__(Noted, noted))  # as Noted(...), without its frame
         finally:
             if step.leaf >= 0:
                 step.leave()
