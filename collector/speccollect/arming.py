@@ -235,6 +235,7 @@ class Arming:
             if recording.windows is not None and recording.windows.attached:
                 self._orphan = recording
                 recording.lost.windows += 1
+            recording.hand_held()
             recording.rotate()
             return True
 
@@ -328,6 +329,7 @@ class Arming:
                 else:
                     self._orphan = recording
         with contextlib.suppress(Exception):
+            recording.hand_held()
             recording.rotate()
         with contextlib.suppress(Exception):
             self._writers[-1].finish(message, failed=True)

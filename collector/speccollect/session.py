@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,6 +22,10 @@ from speccollect.stream import Endpoint, request_body, stream_request
 from speccollect.table import event_table
 from speccollect.wait import wait_for_ranks
 from specschema.errors import TraceError
+
+LAST_STEP_SECONDS: Final = 0.25
+"""The client has the last token when the first rank has processed the last step; the others are a step behind, and a rank that is
+disarmed before does not tell of the request's end."""
 
 
 @dataclass
@@ -114,6 +119,7 @@ def record_requests(
     requests: list[Streamed] = []
     try:
         requests = send(endpoint, bodies, concurrency, on_tokens)
+        time.sleep(LAST_STEP_SECONDS)
     finally:
         control.disarm(folder)
 

@@ -36,10 +36,15 @@ SETTLE_CYCLES: Final = 4
 a window; a window that begins before that comes out empty (seen on an H200, torch 2.11: sessions without anything between them were
 empty by turns)."""
 
+TAIL_CYCLES: Final = 2
+"""Cycles on a GPU that the profiler stays on after a window's last one. The host is ahead of the device, under overlap scheduling by a
+cycle: a profiler that stops when the host is through has not seen the last cycle's kernels end, and drops them. When the second
+cycle after it begins, the server has processed the last one's result. Nothing of these cycles is kept but their stamps."""
+
 REPLAYS: Final = 16384
 """Graph replays of one window whose graph is noted: 2048 cycles of eight replays."""
 
-_CONTROL, _WARMUP, _RECORD, _DONE = range(4)
+_CONTROL, _WARMUP, _RECORD, _TAIL, _DONE = range(5)
 
 
 class Windows:
@@ -73,6 +78,9 @@ class Windows:
         self._opened_ns = 0
         self._opened_at_ns = 0
         self._first_cycle = 0
+        self._ended_ns = 0  # of the window's last cycle; 0 as long as it records
+        self._cycles = 0
+        self._tail = tail_cycles(self.device)
 
     @property
     def settling(self) -> int:
@@ -105,6 +113,9 @@ class Windows:
                     recording.rotate()
         elif self._state == _WARMUP:
             self._open(recording)
+        elif self._state == _RECORD and self._tail:
+            self._end_of_cycles(recording)
+            self._remaining = self._tail
         else:
             self.close(recording, None)
 
@@ -204,6 +215,25 @@ class Windows:
         self._state = _RECORD
         self._remaining = self.settings.record
 
+    def _end_of_cycles(self, recording: Recording) -> None:
+        """The window has its cycles; the profiler stays for the device to come through them."""
+        self._ended_ns = time.time_ns()
+        self._cycles = recording.next_cycle - self._first_cycle
+        if self._replays is not None:
+            self._replays.stop()
+        if self._modules is not None:
+            self._modules.stop()
+        self._no_ranges()
+        recording.window, recording.warmup = None, True
+        recording.hold()
+        self._state = _TAIL
+
+    def _no_ranges(self) -> None:
+        self.range_type = None
+        if self._recording is not None:
+            self._recording.ranges = self._recording.nvtx.listening
+            self._recording = None
+
     def _let_go(self, recording: Recording, why: str) -> None:
         """Of a window that is being opened: what its cycles would have been is control again."""
         recording.window = None
@@ -221,14 +251,19 @@ class Windows:
         """
         if not self.attached or self._profiler is None:
             return
-        if self._state != _RECORD:
+        if self._state not in (_RECORD, _TAIL):
             self.drop()
             recording.warmup = False
             self._next()
             return
         held_from = time.perf_counter_ns()
         hasty = cut is not None  # another profiler may be about to take CUPTI
-        closed_ns = time.time_ns()
+        if self._state == _RECORD:
+            self._ended_ns, self._cycles = time.time_ns(), recording.next_cycle - self._first_cycle
+            segment = recording.segment
+        else:
+            cut = None  # it has all its cycles
+            segment = recording.held
         profiler, clock, replays, modules = self._profiler, self._clock, self._replays, self._modules
         self._detach()
         columns = None
@@ -262,7 +297,6 @@ class Windows:
         number = self._index
         if cut is not None:
             recording.say(f"window {number} is cut: {cut}")
-        segment = recording.segment
         if segment is not None and segment.window == number:
             segment.profile = WindowResult(
                 events=events,
@@ -270,9 +304,9 @@ class Windows:
                 info={
                     "window": number,
                     "first_cycle": self._first_cycle,
-                    "cycles": recording.next_cycle - self._first_cycle,
+                    "cycles": self._cycles,
                     "start_ns": self._opened_ns,
-                    "end_ns": closed_ns,
+                    "end_ns": self._ended_ns,
                     "events": count,
                     "cut": cut,
                     "profiler": profiler.kind,
@@ -298,7 +332,8 @@ class Windows:
         self._closed(recording)
 
     def _closed(self, recording: Recording) -> None:
-        recording.window = None
+        recording.hand_held()
+        recording.window, recording.warmup = None, False
         recording.rotate()
         self._next()
 
@@ -317,7 +352,7 @@ class Windows:
         profiler = self._profiler
         if not self.attached or profiler is None:
             return
-        recorded = self._state == _RECORD
+        recorded = self._state in (_RECORD, _TAIL)
         self._detach()
         if not recorded:
             profiler.start()
@@ -332,12 +367,14 @@ class Windows:
             self._modules.stop()
             self._modules = None
         self._clock = None
-        self.range_type = None
-        if self._recording is not None:
-            self._recording.ranges = self._recording.nvtx.listening
-            self._recording = None
+        self._no_ranges()
         self.attached = False
         self._profiler = None
+
+
+def tail_cycles(device: str) -> int:
+    """Cycles that the profiler stays on after a window's last one."""
+    return TAIL_CYCLES if device == "cuda" else 0
 
 
 def open_windows(settings: WindowSettings, say: Callable[[str], None]) -> Windows | None:

@@ -100,6 +100,7 @@ def window_table(
         keep = columns.start < limit_ns
         info["cut"] = f"more than {settings.max_events} events: kept what began before {limit_ns}"
         info["cut_ns"] = limit_ns
+    keep &= ~_of_the_tail(columns, int(info["end_ns"]))
     texts = events.texts if events is not None and profile.metadata else None
     tables = [
         _device_rows(columns, keep, origin, segment),
@@ -128,6 +129,16 @@ def window_table(
     # while the writer thread is at it, cycles may be disturbed
     info["read_ns"] = [info.pop("read_begun_ns", begun_ns), time.time_ns()]
     return joined([table for table in tables if table.num_rows] or tables), info, unclosed
+
+
+def _of_the_tail(columns: KinetoColumns, end_ns: int) -> npt.NDArray[np.bool_]:
+    """What the host began after the window's last cycle, and device work that it launched there."""
+    on_host = ~columns.of_type(*DEVICE_TYPES)
+    late = on_host & (columns.start >= end_ns)
+    calls = late & columns.of_type(*LAUNCH_TYPES)
+    if not calls.any():
+        return late
+    return late | (~on_host & np.isin(columns.correlation, columns.correlation[calls]))
 
 
 def _common(

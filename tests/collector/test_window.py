@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from speccollect import control
+from speccollect import control, window
 from speccollect.clock_marks import MARK, ClockMarks, rows_of
 from speccollect.config import WindowSettings
 from speccollect.kineto_events import events_of
@@ -88,6 +88,61 @@ def test_windows_lie_where_they_were_asked_for(recorder: Recorder) -> None:
     assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
+@pytest.fixture
+def with_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows as on a GPU: the profiler stays on for two cycles more."""
+    monkeypatch.setattr(window, "tail_cycles", lambda device: 2)
+
+
+@pytest.mark.usefixtures("with_tail")
+@pytest.mark.parametrize("ranges", [False, True])
+def test_the_profiler_outlasts_a_window_and_keeps_nothing_of_it(recorder: Recorder, ranges: bool) -> None:
+    table, merged = collect(recorder, 25, replace(SETTINGS, ranges=ranges))
+    cycles = of_kind(table, "cycle")
+    assert cycles["cycle"].to_pylist() == list(range(25))
+    expected: list[int | None] = [None] * 25
+    expected[7:11] = [0] * 4  # then two of the tail, three of control, two of warm-up
+    expected[18:22] = [1] * 4
+    assert cycles["window"].to_pylist() == expected
+    assert cycles["accept_lengths"].to_pylist() == [[2]] * 24 + [None]
+    windows = merged.recording["windows"]
+    assert [(w["first_cycle"], w["cycles"], w["cut"]) for w in windows] == [(7, 4, None), (18, 4, None)]
+    assert [w["warmup"] for w in merged.recording["warmups"]] == [[5, 7], [11, 13], [16, 18], [22, 24]]
+    in_window = table.filter(pc.is_valid(table["window"]))
+    for number, told in enumerate(windows):
+        starts = in_window.filter(pc.equal(in_window["window"], number))["start_ns"].to_pylist()
+        assert max(starts) < told["end_ns"]
+    counts = of_kind(table, "phase").group_by("name").aggregate([("start_ns", "count")])
+    assert set(counts["start_ns_count"].to_pylist()) == {25}
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("with_tail")
+@pytest.mark.parametrize("count", [11, 12])
+def test_recording_that_ends_after_a_window_has_the_whole_window(recorder: Recorder, count: int) -> None:
+    table, merged = collect(recorder, count)
+    assert [(w["cycles"], w["cut"]) for w in merged.recording["windows"]][:1] == [
+        (4, "the recording ended" if count == 11 else None)
+    ]
+    assert len(of_kind(table, "cycle")) == count
+
+
+@pytest.mark.usefixtures("with_tail")
+def test_cycles_of_a_window_outlive_a_failure_in_its_tail(recorder: Recorder) -> None:
+    assert recorder.folder is not None
+    control.arm(recorder.folder, SETTINGS)
+    for _ in range(12):
+        cycle(recorder)
+    recorder.fail("a hook", RuntimeError("broken"))
+    for writer in recorder._writers:
+        writer.join(timeout=10)
+    merged = merge(recorder.folder, recorder.folder / "trace.parquet")
+    assert sorted(of_kind(pq.read_table(merged.path).unify_dictionaries(), "cycle")["cycle"].to_pylist()) == list(
+        range(12)
+    )
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+
+
 def test_phases_of_a_window_come_from_the_profiler_once(recorder: Recorder) -> None:
     table, _ = collect(recorder, 25)
     phases = of_kind(table, "phase")
@@ -114,9 +169,9 @@ def test_ranges_of_the_profiler_are_phases_where_they_are_asked_for(recorder: Re
 @pytest.mark.parametrize("ranges", [False, True])
 def test_marks_measure_the_profilers_clock_and_leave_no_row(recorder: Recorder, ranges: bool) -> None:
     table, merged = collect(recorder, 25, replace(SETTINGS, ranges=ranges))
-    for window in merged.recording["windows"]:
-        assert 0 < window["clock_error_ns"] < 1_000_000
-        assert len(window["clock_offset_ns"]) == 2
+    for told in merged.recording["windows"]:
+        assert 0 < told["clock_error_ns"] < 1_000_000
+        assert len(told["clock_offset_ns"]) == 2
     assert MARK not in table["name"].to_pylist()
 
 
