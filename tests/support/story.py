@@ -89,6 +89,7 @@ class Recording:
         graph_batch_size: of the verify or decode graph; None for eager.
         control: False leaves the cycles before the window out.
         windows: first cycles of windows of ``traced`` cycles each, in place of the one at the end.
+        host_grows_ns: how much longer the host's time at the end of the first phase is in each cycle than in the one before.
         grows_ns: how much longer the attention of the last phase but the re-extend is in each cycle than in the one before.
     """
 
@@ -108,6 +109,7 @@ class Recording:
     control: bool = True
     jitter: Sequence[int] = JITTER
     windows: Sequence[int] | None = None
+    host_grows_ns: int = 0
     grows_ns: int = 0
 
     def accepted(self) -> list[int]:
@@ -160,6 +162,8 @@ class Recording:
                     calls, ns = work.kernels[ATTENTION]
                     grown = ns + self.grows_ns * number
                     work = replace(work, kernels={**work.kernels, ATTENTION: (calls, grown)})
+                if place == 0:
+                    work = replace(work, tail_ns=work.tail_ns + self.host_grows_ns * number)
                 if window is not None and place == 0:
                     work = replace(work, tail_ns=work.tail_ns + self.observer_ns)
                 yield {**common, "kind": "phase", "name": f"spec.{phase}", "start_ns": at, "dur_ns": work.total_ns}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
 from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import SEED, Floats
 from specanalyze.answers.cycle_growth import growth_of
 from specanalyze.answers.cycle_place import CONTEXT, PLACE, placed
-from specanalyze.answers.medians import LEVEL
+from specanalyze.answers.medians import bounded
 from specanalyze.answers.neighbours import neighbours, points
 
 QUARTERS: Final = (0.25, 0.5, 0.75)
@@ -50,10 +49,9 @@ def break_even_along(cycles: pl.DataFrame, plain: pl.DataFrame) -> pl.DataFrame:
         ours, theirs = neighbours(*sides[0], place, SEED + 1), neighbours(*sides[1], place, SEED + 6)
         if high <= low or ours is None or theirs is None or not (ours.between and theirs.between):
             return empty
-        at = np.array([place])
-        cycle, step = float(ours.at(at)[0]), float(theirs.at(at)[0])
-        bounds = np.quantile(ours.drawn_at(place) / theirs.drawn_at(place), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        rows.append((place, cycle, step, cycle / step, float(bounds[0]), float(bounds[1])))
+        cycle, step = ours.typical(place), theirs.typical(place)
+        ratio = bounded(cycle / step, ours.drawn_at(place) / theirs.drawn_at(place))
+        rows.append((place, cycle, step, ratio.value, ratio.low, ratio.high))
     return pl.DataFrame(rows, schema=ALONG_SCHEMA, orient="row")
 
 

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import SEED, Floats, Interval
 from specanalyze.answers.cycle_growth import growth_of
 from specanalyze.answers.cycle_place import CONTEXT, PLACE, placed
-from specanalyze.answers.medians import LEVEL, median_interval, ratio_interval, resampled_medians
+from specanalyze.answers.medians import bounded, resampled_medians
 from specanalyze.answers.neighbours import Neighbours, neighbours, points
 from specanalyze.attribution.cycles import decoding
 
@@ -61,6 +62,7 @@ class Control:
         return {
             "of": WHOLE if self.place is None else "untraced cycles beside the windows",
             "along": self.place,
+            "cycles": self.cycles,
             "windows_from": None if self.span is None else self.span[0],
             "windows_to": None if self.span is None else self.span[1],
             "untraced_ns": self.untraced_ns.value,
@@ -87,17 +89,30 @@ def control_of(cycles: pl.DataFrame) -> Control | None:
     over, under = _steps(timed.filter(pl.col("window").is_not_null())), _steps(timed.filter("control"))
     if not len(under):
         return None
-    whole = Control(
-        untraced_ns=median_interval(under),
-        traced_ns=float(np.median(over)) if len(over) else None,
-        effect=_less_one(ratio_interval(over, under)) if len(over) else None,
-        cycles=len(under),
-    )
-    return _beside(cycles, under, len(over)) or whole
+    drawn = resampled_medians(under) if len(under) > 1 else None
+    untraced = float(np.median(under))
+    found = None if drawn is None else _beside(cycles, untraced, drawn, len(over))
+    if found is not None:
+        return found
+    traced = float(np.median(over)) if len(over) else None
+    effect = None
+    if traced is not None:
+        effect = Interval(traced / untraced - 1, None, None)
+        if drawn is not None and len(over) > 1:
+            effect = bounded(effect.value, resampled_medians(over, SEED + 1) / drawn - 1)
+    interval = Interval(untraced, None, None) if drawn is None else bounded(untraced, drawn)
+    return Control(interval, traced, effect, len(under))
 
 
-def _beside(cycles: pl.DataFrame, under: Floats, count: int) -> Control | None:
-    """The control beside the windows; None where it is the whole's, or cannot be told."""
+def _beside(cycles: pl.DataFrame, whole_ns: float, whole_drawn: Floats, count: int) -> Control | None:
+    """The control beside the windows; None where it is the whole's, or cannot be told.
+
+    Args:
+        cycles: all.
+        whole_ns: median of all untraced cycles.
+        whole_drawn: the same, resampled.
+        count: traced cycles with a known step.
+    """
     if not count or not decoding(cycles).height:
         return None
     rows, kind = placed(alike_cycles(cycles)[0])
@@ -105,12 +120,10 @@ def _beside(cycles: pl.DataFrame, under: Floats, count: int) -> Control | None:
     traced = rows.filter(pl.col("window").is_not_null())
     if kind is None or traced.height < (1 - MIXED) * count:
         return None
-    found: dict[tuple[str, int], Neighbours] = {}
-    value, used = 0.0, set[tuple[str, float]]()
-    drawn = np.zeros(1)
+    beside: dict[tuple[str, int], Neighbours] = {}
+    used: dict[str, NDArray[np.bool_]] = {}
+    value, drawn, differs = 0.0, np.zeros(1), False
     apart: list[Floats] = []
-    differs = False
-    whole_ns, whole_drawn = float(np.median(under)), resampled_medians(under, SEED + 3)
     for (rank, window), mine in traced.group_by("rank", "window", maintain_order=True):  # one turn a window
         x, y = points(rows.filter(pl.col("rank") == rank, pl.col("control")))
         at = mine.get_column(PLACE).to_numpy()
@@ -119,34 +132,26 @@ def _beside(cycles: pl.DataFrame, under: Floats, count: int) -> Control | None:
         if near is None or not (near.between or growth_of(x, y, kind)):
             return None
         share = mine.height / traced.height
-        here = near.drawn_at(place)
-        value += share * float(near.at(np.array([place]))[0])
-        drawn = drawn + share * here
+        typical, resampled = near.typical(place), near.drawn_at(place)
+        value += share * typical
+        drawn = drawn + share * resampled
         apart.append(_steps(mine) - near.at(at))
-        found[str(rank), int(window)] = near
-        used.update((str(rank), v) for v in x[np.abs(x - place).argsort(kind="stable")[: near.cycles]].tolist())
-        low, high = np.quantile(here / whole_drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        off = float(near.at(np.array([place]))[0]) / whole_ns - 1
-        differs |= abs(off) >= MATTERS and (low > 1 or high < 1)
+        beside[str(rank), int(window)] = near
+        used.setdefault(str(rank), np.zeros(len(x), dtype=bool))[slice(*near.cycles)] = True
+        off = bounded(typical / whole_ns - 1, resampled / whole_drawn - 1)
+        differs |= abs(off.value) >= MATTERS and off.excludes_zero
     if not differs or value <= 0:
         return None
-    low, high = (float(v) for v in np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     off_ns = np.concatenate(apart)
     traced_ns = value + float(np.median(off_ns))
     effect = Interval(traced_ns / value - 1, None, None)
     if len(off_ns) > 1:
-        ratio = (value + resampled_medians(off_ns, SEED + 1)) / drawn - 1
-        least, most = np.quantile(ratio, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        effect = Interval(effect.value, float(least), float(most))
+        effect = bounded(effect.value, (value + resampled_medians(off_ns, SEED + 1)) / drawn - 1)
     places = traced.get_column(PLACE)
     span = float(places.min()), float(places.max())  # type: ignore[arg-type]
-    return Control(Interval(value, low, high), traced_ns, effect, len(used), kind, span, found)
+    count = int(sum(mask.sum() for mask in used.values()))
+    return Control(bounded(value, drawn), traced_ns, effect, count, kind, span, beside)
 
 
 def _steps(cycles: pl.DataFrame) -> Floats:
     return cycles.get_column("step_ns").to_numpy().astype(np.float64)
-
-
-def _less_one(of: Interval) -> Interval:
-    low, high = (None if v is None else v - 1 for v in (of.low, of.high))
-    return Interval(of.value - 1, low, high)

@@ -11,7 +11,7 @@ import polars as pl
 from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import SEED, Floats, Interval
 from specanalyze.answers.cycle_place import CONTEXT, PLACE, place_in_words, placed
-from specanalyze.answers.medians import LEVEL, resampled_medians
+from specanalyze.answers.medians import bounded, resampled_medians
 from specanalyze.attribution.cycles import decoding
 from specschema.figures import signed
 
@@ -126,5 +126,4 @@ def _slope(at: Floats, middle: Floats, drawn: Floats) -> Interval | None:
         return None
     value = float(np.median((middle[other] - middle[one]) / apart))
     spun = np.median((drawn[:, other] - drawn[:, one]) / apart, axis=1)
-    low, high = np.quantile(spun, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high))
+    return bounded(value, spun)

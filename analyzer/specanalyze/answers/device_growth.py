@@ -11,7 +11,7 @@ from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import SEED
 from specanalyze.answers.cycle_growth import Growth
 from specanalyze.answers.cycle_place import CONTEXT, PLACE, place_in_words, placed
-from specanalyze.answers.medians import LEVEL, resampled_medians
+from specanalyze.answers.medians import bounded, resampled_medians
 from specanalyze.answers.neighbours import FEW
 from specanalyze.attribution.cycles import decoding
 from specschema.figures import signed
@@ -71,12 +71,10 @@ def device_growth(instances: pl.DataFrame, cycles: pl.DataFrame, growth: Growth 
             one, other = (e.get_column(bucket).to_numpy().astype(np.float64) for e in ends)
             if min(len(one), len(other)) < FEW or not (one.any() or other.any()):
                 continue
-            low, high = np.quantile(
-                resampled_medians(other, SEED + 1) - resampled_medians(one), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-            )
             pair = float(np.median(one)), float(np.median(other))
-            rate = (pair[1] - pair[0]) / apart
-            if (low > 0 or high < 0) and rate / growth.slope.value >= SHARE:
+            more = bounded(pair[1] - pair[0], resampled_medians(other, SEED + 1) - resampled_medians(one))
+            rate = more.value / apart
+            if more.excludes_zero and rate / growth.slope.value >= SHARE:
                 found.append((phase, bucket, first[PLACE], pair[0], last[PLACE], pair[1], rate))
     table = pl.DataFrame(found, schema=GROWN_SCHEMA, orient="row")
     return table.sort(pl.col("ns_per_place").abs(), descending=True)

@@ -53,7 +53,7 @@ def median_interval(values: Floats) -> Interval:
     """Median with its bounds at LEVEL; the bounds are None with fewer than two values."""
     if len(values) < 2:
         return Interval(float(np.median(values)), None, None)
-    return _bounded(float(np.median(values)), resampled_medians(values))
+    return bounded(float(np.median(values)), resampled_medians(values))
 
 
 def ratio_interval(over: Floats, under: Floats) -> Interval:
@@ -61,9 +61,10 @@ def ratio_interval(over: Floats, under: Floats) -> Interval:
     value = float(np.median(over) / np.median(under))
     if len(over) < 2 or len(under) < 2:
         return Interval(value, None, None)
-    return _bounded(value, resampled_medians(over, SEED + 1) / resampled_medians(under))
+    return bounded(value, resampled_medians(over, SEED + 1) / resampled_medians(under))
 
 
-def _bounded(value: float, drawn: Floats) -> Interval:
+def bounded(value: float, drawn: Floats) -> Interval:
+    """A figure with its bounds at LEVEL, from its resamples."""
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(value, float(low), float(high))

@@ -10,7 +10,7 @@ import polars as pl
 
 from specanalyze.answers.bootstrap import SEED, Floats, Interval
 from specanalyze.answers.cycle_place import PLACE
-from specanalyze.answers.medians import LEVEL, resampled_medians
+from specanalyze.answers.medians import bounded, resampled_medians
 
 FEW: Final = 5
 """Fewer untraced cycles than this are no control."""
@@ -28,14 +28,14 @@ class Neighbours:
         x: places of the two groups, ascending.
         y: their medians, ns.
         drawn: medians of each group, resampled.
-        cycles: in both.
+        cycles: which of the cycles they are, first and one past the last.
         between: whether the place lies between the groups; else they are both on one side of it.
     """
 
     x: tuple[float, float]
     y: tuple[float, float]
     drawn: tuple[Floats, Floats]
-    cycles: int
+    cycles: tuple[int, int]
     between: bool
 
     def at(self, places: Floats) -> Floats:
@@ -48,8 +48,11 @@ class Neighbours:
 
     def interval_at(self, place: float) -> Interval:
         """The same with bounds at 95 %."""
-        low, high = np.quantile(self.drawn_at(place), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        return Interval(float(self.at(np.array([place]))[0]), float(low), float(high))
+        return bounded(self.typical(place), self.drawn_at(place))
+
+    def typical(self, place: float) -> float:
+        """``at`` of one place."""
+        return float(self.at(np.array([place]))[0])
 
     def _share(self, places: Floats) -> Floats:
         return np.asarray((places - self.x[0]) / (self.x[1] - self.x[0]))
@@ -84,7 +87,7 @@ def neighbours(x: Floats, y: Floats, place: float, seed: int = SEED) -> Neighbou
     # Two seeds: neighbours of one side vary by themselves. The same two for each place, which errs on the wide side of a sum.
     drawn = resampled_medians(y[low], seed), resampled_medians(y[high], seed + 2)
     middles = float(np.median(y[low])), float(np.median(y[high]))
-    return Neighbours(at, middles, drawn, len(x[low]) + len(x[high]), between)
+    return Neighbours(at, middles, drawn, (low.start, min(high.stop, len(x))), between)
 
 
 def points(rows: pl.DataFrame) -> tuple[Floats, Floats]:

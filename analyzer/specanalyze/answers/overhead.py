@@ -15,7 +15,7 @@ from specanalyze.answers.bootstrap import SEED, Floats, Interval
 from specanalyze.answers.control import Control, control_of
 from specanalyze.answers.cycle_growth import Growth, growth_of_cycles
 from specanalyze.answers.cycle_place import CONTEXT, PLACE, placed
-from specanalyze.answers.medians import LEVEL, median_interval, ratio_interval
+from specanalyze.answers.medians import bounded, median_interval, ratio_interval
 from specanalyze.answers.neighbours import NEIGHBOURS, neighbours, points
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
 from specanalyze.attribution.host_rows import host_rows, with_operators
@@ -199,10 +199,8 @@ def _drift(one: pl.DataFrame, growth: Growth | None) -> Interval | None:
     sides = [neighbours(*points(rows), place, seed) for rows, seed in ((behind, SEED), (ahead, SEED + 4))]
     if sides[0] is None or sides[1] is None:
         return None
-    at = np.array([place])
-    drawn = sides[0].drawn_at(place) / sides[1].drawn_at(place) - 1
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(sides[0].at(at)[0] / sides[1].at(at)[0]) - 1, float(low), float(high))
+    behind_ns, ahead_ns = (side.typical(place) for side in (sides[0], sides[1]))
+    return bounded(behind_ns / ahead_ns - 1, sides[0].drawn_at(place) / sides[1].drawn_at(place) - 1)
 
 
 def _table(labelled: pl.DataFrame, tiers: Mapping[str, tuple[str, str]]) -> pl.DataFrame:

@@ -1,0 +1,88 @@
+"""The finding about cycles that grow with the context."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import story
+
+from specanalyze.answers.measured import measure
+from specanalyze.answers.whatif import Changes, predict
+from specanalyze.diagnosis.diagnose import examine
+
+SETTINGS: dict[str, Any] = {"cycles": 200, "traced": 20, "windows": (40, 80)}
+GROWN = replace(story.sweep_recording(2, **SETTINGS), grows_ns=100_000)
+"""The windows' cycles are the 40th to 59th and the 80th to 99th, 60 after the first stretch's middle (the fifth)."""
+
+
+def plain(grows_ns: int, **more: Any) -> story.Recording:
+    settings = {**SETTINGS, "grows_ns": grows_ns, **more}
+    return story.baseline_recording(15_900_000, tuned=False, **settings)
+
+
+def finding(recording: story.Recording, baseline: story.Recording | None = None) -> dict[str, Any] | None:
+    result = examine(measure(recording.trace()), None if baseline is None else measure(baseline.trace()))
+    rows = result.findings.filter(result.findings["rule"] == "context_growth").to_dicts()
+    if "context_growth" in result.not_checked:
+        return {"not_checked": result.not_checked["context_growth"]}
+    return rows[0] if rows else None
+
+
+def test_without_a_baseline_all_of_the_growth_is_the_upper_bound() -> None:
+    found = finding(GROWN)
+    assert found is not None
+    assert found["confidence"] == "low"
+    assert found["win_ns_per_cycle"] == pytest.approx(100_000 * (69.5 - 4.5), rel=0.02)
+    assert "--baseline tells" in " ".join(found["evidence"])
+    assert "longest kernel of it: flash_fwd_splitkv_mla_kernel" in found["evidence"]
+
+
+def test_what_plain_decoding_grows_is_no_win() -> None:
+    found = finding(GROWN, plain(20_000))
+    assert found is not None
+    assert found["confidence"] == "high"
+    assert found["win_ns_per_cycle"] == pytest.approx(80_000 * (69.5 - 4.5), rel=0.02)
+    assert any(line.startswith("plain decoding's step grows with the context") for line in found["evidence"])
+    level = finding(GROWN, plain(0))
+    assert level is not None
+    assert "plain decoding's step does not grow" in level["evidence"]
+
+
+def test_a_verify_that_grows_as_plain_decoding_does_is_no_fault() -> None:
+    assert finding(GROWN, plain(90_000)) is None
+
+
+def test_windows_at_one_context_cannot_tell_what_grows() -> None:
+    found = finding(replace(GROWN, windows=(40,)))
+    assert found is not None
+    assert "one window shows one place: record windows over the request" in found["not_checked"]
+
+
+def test_few_untraced_cycles_cannot_tell() -> None:
+    found = finding(replace(GROWN, cycles=60, windows=(20, 40), traced=15))
+    assert found is not None
+    assert "fewer than 40 untraced cycles" in found["not_checked"]
+
+
+def test_growth_that_is_not_the_devices_is_not_its_finding() -> None:
+    slow_host = replace(story.sweep_recording(2, **SETTINGS), host_grows_ns=100_000)
+    m = measure(slow_host.trace())
+    assert m.growth is not None
+    assert m.grown.height == 0
+    assert finding(slow_host) is None
+
+
+def test_a_prediction_leaves_what_other_contexts_cost() -> None:
+    m = measure(GROWN.trace())
+    told = predict(m, Changes(scale=(("verify", "moe", 0.5),)))
+    parts = {(p, b): (now, then) for p, b, now, then, _ in told.table.iter_rows()}
+    now, then = parts["elsewhere", "place"]
+    assert now == then == pytest.approx(m.step_ns - m.window_step_ns)
+    assert now > 2_000_000
+    assert told.now_ns == pytest.approx(m.step_ns)
+    assert told.table["now_ns"].sum() == pytest.approx(told.now_ns)
+    assert told.table["predicted_ns"].sum() == pytest.approx(told.predicted_ns)
+    assert parts["rest", "host"][0] == pytest.approx(0, abs=0.005 * m.step_ns)
+    assert any("at the place of the windows" in line for line in told.warnings)

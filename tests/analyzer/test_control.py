@@ -1,0 +1,244 @@
+"""The untraced control of traced cycles: the cycles beside the windows wherever cycles depend on their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import story
+import traces
+
+from specanalyze.answers.alike_cycles import alike_cycles
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.calibration import calibrate
+from specanalyze.answers.control import WHOLE, Control, control_of
+from specanalyze.answers.medians import median_interval, ratio_interval
+from specanalyze.answers.overhead import measure_overhead
+from specanalyze.answers.phases_report import phase_report
+from specanalyze.attribution.cycles import cycle_table
+from specanalyze.diagnosis.diagnose import diagnose
+from specanalyze.trace import RankTrace, Trace
+
+US = 1000
+OBSERVER = 1.25
+WOBBLE = (0, 2, -2, 1, -1)
+
+
+def recording(
+    cycle_us: Callable[[int], float],
+    windows: Sequence[range] = (range(60, 100), range(160, 200)),
+    count: int = 500,
+    context: Callable[[int], int | None] = lambda n: 64 + 2 * n,
+    rank: int = 0,
+    observer: float = OBSERVER,
+) -> RankTrace:
+    """Cycles of one request that take ``cycle_us`` of their number, in windows ``observer`` times as long."""
+    rows: list[dict[str, Any]] = []
+    at = 0
+    for n in range(count):
+        window = next((w for w, part in enumerate(windows) if n in part), None)
+        facts: dict[str, Any] = {"cycle": n, "window": window, "mode": "speculative", "context_tokens": context(n)}
+        rows.append(traces.phase("spec.cycle", at, at + 10 * US, **facts))
+        step = (cycle_us(n) + WOBBLE[n % len(WOBBLE)]) * (1 if window is None else observer)
+        at += round(step * US)
+    return traces.rank_trace(rows, rank=rank)
+
+
+def control(rank: RankTrace) -> Control:
+    found = control_of(alike_cycles(cycle_table(traces.trace(rank)))[0])
+    assert found is not None
+    return found
+
+
+def growing(n: int) -> float:
+    return 1000 + 2.0 * n
+
+
+def test_windows_stand_against_the_cycles_of_their_own_context() -> None:
+    found = control(recording(growing))
+    # windows of 39 known steps each at cycles 60..98 and 160..198: their mean cycle is the 129th
+    assert found.place == "context"
+    assert found.untraced_ns.value == pytest.approx(growing(129) * US, rel=2e-3)
+    assert found.traced_ns == pytest.approx(growing(129) * OBSERVER * US, rel=2e-3)
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(OBSERVER - 1, abs=3e-3)
+    assert found.untraced_ns.low is not None
+    assert found.untraced_ns.high is not None
+    assert found.untraced_ns.low < growing(129) * US < found.untraced_ns.high
+    assert found.span == (64 + 2 * 60, 64 + 2 * 198)
+    # 30 on each side of each window, of which the 59 with a known step between them count once
+    assert found.cycles == 119
+    assert found.words == "untraced cycles beside the windows, at the same context"
+
+
+def test_a_shrinking_cycle_is_no_cost_of_observing() -> None:
+    found = control(recording(lambda n: 2000 - 2.0 * n, observer=1.0))
+    assert found.place == "context"
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(0, abs=2e-3)
+
+
+def test_without_contexts_the_place_in_the_request_counts() -> None:
+    found = control(recording(growing, context=lambda _: None))
+    assert found.place == "position"
+    assert found.untraced_ns.value == pytest.approx(growing(129) * US, rel=2e-3)
+    assert found.span == (60, 198)
+    assert found.words == "untraced cycles beside the windows, before and after each"
+
+
+def test_cycles_that_do_not_depend_on_their_place_are_all_the_control() -> None:
+    rank = recording(lambda _: 1000)
+    table = cycle_table(traces.trace(rank))
+    timed = table.filter(table["step_ns"] > 0)
+    traced, untraced = (
+        timed.filter(timed["window"].is_null() == flag)["step_ns"].to_numpy().astype(float) for flag in (False, True)
+    )
+    found = control(rank)
+    assert (found.place, found.span, found.words) == (None, None, WHOLE)
+    assert found.untraced_ns == median_interval(untraced)
+    assert found.traced_ns == float(np.median(traced))
+    ratio = ratio_interval(traced, untraced)
+    assert found.effect is not None
+    assert (found.effect.value, found.effect.low) == pytest.approx((ratio.value - 1, (ratio.low or 0.0) - 1))
+    assert found.cycles == len(untraced)
+
+
+def test_a_slow_stretch_of_the_server_is_the_control_of_windows_in_it() -> None:
+    found = control(recording(lambda n: 1200 if 30 <= n < 230 else 1000))
+    assert found.place == "context"
+    assert found.untraced_ns.value == pytest.approx(1_200_000, rel=2e-3)
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(OBSERVER - 1, abs=3e-3)
+
+
+def test_a_window_at_the_end_is_drawn_out_from_before_it_only_where_cycles_grow() -> None:
+    at_the_end = (range(460, 500),)
+    grown = control(recording(growing, at_the_end))
+    assert grown.place == "context"
+    assert grown.untraced_ns.value == pytest.approx(growing(479) * US, rel=3e-3)
+    slow = control(recording(lambda n: 1200 if n >= 400 else 1000, at_the_end))
+    assert slow.place is None
+
+
+def test_stalls_beside_a_window_do_not_bend_the_control() -> None:
+    found = control(recording(lambda n: growing(n) + (50_000 if n % 13 == 0 else 0)))
+    assert found.untraced_ns.value == pytest.approx(growing(129) * US, rel=0.01)
+
+
+def test_the_control_of_another_run_is_taken_at_the_same_context_or_whole() -> None:
+    def far(context: Callable[[int], int | None]) -> RankTrace:
+        inside = recording(growing, (range(500),), 80, lambda n: 64 + 2 * (n + 20)).events
+        other = recording(growing, (), 300, context).events.to_dicts()
+        moved = [{**row, "start_ns": row["start_ns"] + 10**13} for row in other]
+        return traces.rank_trace([*inside.to_dicts(), *moved])
+
+    same = control(far(lambda n: 64 + 2 * n))
+    assert same.place == "context"
+    # the traced cycles 0..78 stand at the contexts of the other run's 20..98
+    assert same.untraced_ns.value == pytest.approx(growing(59) * US, rel=3e-3)
+    assert control(far(lambda _: None)).place is None
+
+
+def test_too_few_neighbours_fall_back_to_all() -> None:
+    assert control(recording(growing, (range(4, 490),))).place is None
+    assert control(recording(growing, (range(5, 494),))).place is None
+
+
+def test_windows_of_mixed_batches_fall_back_to_all() -> None:
+    rows = recording(growing).events.to_dicts()
+    for row in rows:
+        row["batch_size"] = 2 if 60 <= row["cycle"] < 75 else 1
+    mixed = cycle_table(traces.trace(traces.rank_trace(rows)))
+    found = control_of(mixed)
+    assert found is not None
+    assert found.place is None
+
+
+def test_nothing_untraced_is_no_control() -> None:
+    rank = recording(growing, (range(500),))
+    assert control_of(alike_cycles(cycle_table(traces.trace(rank)))[0]) is None
+
+
+def test_one_untraced_cycle_has_no_bounds() -> None:
+    rank = recording(growing, (range(20),), 22)  # the last one's length is not known
+    found = control(rank)
+    assert (found.cycles, found.untraced_ns.low, found.place) == (1, None, None)
+    assert found.effect is not None
+    assert found.effect.low is None
+
+
+def test_json_of_a_control() -> None:
+    found = control(recording(growing))
+    told = found.to_json()
+    assert told["of"] == "untraced cycles beside the windows"
+    assert (told["along"], told["cycles"], told["windows_from"], told["windows_to"]) == ("context", 119, 184, 460)
+    assert told["untraced_ns"] == found.untraced_ns.value
+    whole = control(recording(lambda _: 1000)).to_json()
+    assert (whole["of"], whole["along"], whole["windows_from"]) == (WHOLE, None, None)
+
+
+def test_overhead_of_a_request_that_grows() -> None:
+    found = measure_overhead(traces.trace(recording(growing)))
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(OBSERVER - 1, abs=3e-3)
+    assert found.drift is not None  # before against after would be +71 %
+    assert found.drift.value == pytest.approx(0, abs=0.02)
+    assert not found.lasting
+    over = dict(found.table.select("stretch", "over_untraced").iter_rows())
+    assert over["before"] is over["between"] is over["after"] is None
+    assert (over["window 0"], over["window 1"]) == pytest.approx((0.25, 0.25), abs=4e-3)
+    assert any("beside the windows, at the same context (184 to 460 tokens)" in note for note in found.notes)
+    assert any("the untraced cycle grows with the context" in note for note in found.notes)
+
+
+def test_a_slowdown_that_stays_is_seen_in_a_request_that_grows() -> None:
+    found = measure_overhead(traces.trace(recording(lambda n: growing(n) * (1.2 if n >= 60 else 1.0))))
+    assert found.growth is not None
+    assert found.drift is not None
+    assert found.drift.value == pytest.approx(0.2, abs=0.03)
+    assert found.lasting
+
+
+GROWN = replace(
+    story.sweep_recording(2, cycles=400, traced=20), windows=(40, 90), grows_ns=100_000, observer_ns=3_000_000
+)
+"""A verify that grows by 100 us a token from 25.6 ms on, observed 3 ms longer a cycle."""
+
+
+def grown(**changes: Any) -> Trace:
+    return replace(GROWN, **changes).trace()
+
+
+def test_idle_time_is_not_what_other_contexts_cost() -> None:
+    trace = grown()
+    found = calibrate(break_down(trace).ranks[0], cycle_table(trace))
+    # the windows' mean cycle is the 74th; the observer's 3 ms are the only idle time beyond a cycle's own 0.6
+    flat = break_down(grown(grows_ns=0, observer_ns=0)).ranks[0]
+    cycle = flat.window_ns / 40 + 74.5 * 100_000
+    assert found.untraced_ns is not None
+    assert found.untraced_ns.value == pytest.approx(cycle, rel=3e-3)
+    assert found.traced_ns == pytest.approx(cycle + 3_000_000, rel=3e-3)
+    assert found.control == "untraced cycles beside the windows, at the same context"
+    result = diagnose(trace)
+    assert "idle_gaps" in result.clean
+    assert result.window_cycle_ns == pytest.approx(cycle, rel=3e-3)
+    assert result.cycle_ns > 1.3 * result.window_cycle_ns
+
+
+def test_phases_say_how_the_cycle_grows_and_what_grows() -> None:
+    report = phase_report(grown())
+    assert report.growth is not None
+    assert report.growth.slope.value == pytest.approx(100_000, rel=0.01)
+    rows = report.grown.to_dicts()
+    assert [(row["phase"], row["bucket"]) for row in rows] == [("verify", "attention")]
+    assert rows[0]["ns_per_place"] == pytest.approx(100_000, rel=0.01)
+    assert any("the cycle grows with the context" in note and "verify attention" in note for note in report.notes)
+    assert any("in untraced cycles beside the windows, at the same context (+9 %)" in note for note in report.notes)
+    steady = phase_report(grown(grows_ns=0))
+    assert steady.growth is None
+    assert steady.grown.height == 0
+    # 25.6 ms of verify, 0.65 of the other phases, 3 more of observing
+    assert any("a cycle takes 29.25 ms inside the windows and 26.25 ms outside (+11 %)" in n for n in steady.notes)
