@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -18,18 +18,15 @@ from specanalyze.answers.device_growth import device_growth
 from specanalyze.answers.draft_parts import DraftParts, once_shares
 from specanalyze.answers.environment import argument, environment_of
 from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
-from specanalyze.answers.kernels import KernelTimes, rank_kernels
+from specanalyze.answers.measured_rank import MeasuredRank, read_measured
 from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whole_cycles import whole_cycles
 from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, replicas
-from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.attribution.waits import Talk, Waits, joined_waits
-from specanalyze.attribution.window_work import WindowWork
 from specanalyze.engines.engine import ranks_of
-from specanalyze.trace import RankSource, Trace
+from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError
 from specschema.figures import percent
@@ -341,39 +338,8 @@ def measure_each(traces: Sequence[Trace], phase_map: Mapping[str, str] | None = 
     Raises:
         TraceError: as ``measure``.
     """
-    for trace, ranks in zip(traces, ranks_of(traces, _rank, phase_map), strict=True):
+    for trace, ranks in zip(traces, ranks_of(traces, read_measured, phase_map), strict=True):
         yield measured_of_ranks(trace, ranks)
-
-
-@dataclass(frozen=True)
-class MeasuredRank:
-    """One rank, reduced: its breakdown, cycles, kernels and draft phase, and its communication kernels by window."""
-
-    breakdown: RankBreakdown
-    cycles: pl.DataFrame
-    kernels: pl.DataFrame
-    draft: list[DraftParts]
-    talks: Mapping[int, Talk]
-
-
-WindowParts: TypeAlias = tuple[KernelTimes, DraftParts]
-"""What is made of the activities of one window."""
-
-
-def window_parts(work: WindowWork) -> WindowParts:
-    """For ``read_rank``."""
-    return KernelTimes.of(work), DraftParts.of(work)
-
-
-def measured_rank(read: ReadRank[Any], windows: Sequence[WindowParts]) -> MeasuredRank:
-    """What is needed of a rank that was read with its communication kernels."""
-    kernels = rank_kernels(read.rank.key, [times for times, _ in windows])
-    return MeasuredRank(read.breakdown, read.cycles, kernels, [draft for _, draft in windows], read.talks)
-
-
-def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> MeasuredRank:
-    read = read_rank(source, trace, phase_map, talks=True, look=window_parts)
-    return measured_rank(read, read.looked)
 
 
 def measured_of_ranks(trace: Trace, reduced: Iterable[MeasuredRank]) -> Measured:

@@ -10,14 +10,8 @@ from typing import Final, TypeVar
 from specanalyze.answers.accept import Accepts, accepts_of_cycles
 from specanalyze.answers.advice import ACCEPTS, NODE_MAP, advice
 from specanalyze.answers.layers import Layers, RankLayers, WindowLayers, layers_of, rank_layers, window_layers
-from specanalyze.answers.measured import (
-    Measured,
-    MeasuredRank,
-    WindowParts,
-    measured_of_ranks,
-    measured_rank,
-    window_parts,
-)
+from specanalyze.answers.measured import Measured, measured_of_ranks
+from specanalyze.answers.measured_rank import MeasuredRank, WindowParts, measured_rank, window_parts
 from specanalyze.answers.overhead import Overhead, RankTiers, overhead_of, rank_tiers
 from specanalyze.answers.phases_report import PhaseReport, RankPhases, phase_report_of, rank_phases
 from specanalyze.attribution.rank_breakdown import RankBreakdown
