@@ -1,23 +1,31 @@
-"""One whole request on 8 ranks: merging what the collector wrote, and the breakdown of it, with time and memory.
+"""One whole request on 8 ranks: merging what the collector wrote, and every command on it, with time and memory.
 
     python -m benchmarks.full_request [--cycles 970] [--ranks 8] [--node-map] [--data FOLDER] [--rounds 3]
+    python -m benchmarks.full_request --node-map --commands      # every command in one process, instead of merge and breakdown
 
 Every cycle of the request lies in a profiler window, which no recording would do (a window of some dozens is enough), and nearly no
 draft is accepted: 1000 tokens in 970 cycles of 1288 events, 10 million events on 8 ranks. The ranks' files are written as the
-collector writes them, with ``--node-map`` those of a server whose graphs were captured under the collector. The goal is a minute for both
-on 2 cores.
+collector writes them, with ``--node-map`` those of a server whose graphs were captured under the collector. The goal is a minute for merge
+and breakdown on 2 cores, and for the other commands a memory and a time near the breakdown's.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import inputs
 from benchmarks.process_cost import Contest, table
+
+VERSION: Final = "2"
+"""Part of the folder's name; raise it when ``write_rank`` changes what it writes."""
+SECOND_TOKEN: Final = 32
+"""Every so many cycles a draft is accepted."""
 
 _WRITE: Final = """
 import sys
@@ -44,7 +52,30 @@ def write_rank(folder: Path, rank: int, ranks: int, cycles: int, *, node_map: bo
     if node_map:
         write_part(folder / f"rank{rank:05}.nodes.parquet", _table(node_rows(rank, ranks)), sections)
     rows = timed_rows(rank, cycles * events_a_cycle(), seed=1, node_map="order" if node_map else None)
-    write_part(folder / f"rank{rank:05}.window000.parquet", _table(rows), sections)
+    write_part(folder / f"rank{rank:05}.window000.parquet", _table(_decoded(rows)), sections)
+
+
+def _decoded(rows: Any) -> Any:
+    """The same rows; cycles tell what they decoded, as the hooks of a scheduler do: one request, two drafts, mostly none accepted."""
+    import polars as pl
+
+    cycle = pl.col("kind").cast(pl.String) == "cycle"
+    number = (cycle.cum_sum() - 1).cast(pl.Int64)
+    accepted = pl.when(number % SECOND_TOKEN == 0).then(1).otherwise(0)
+
+    def told(value: pl.Expr) -> pl.Expr:
+        return pl.when(cycle).then(value)
+
+    return rows.with_columns(
+        cycle=told(number),
+        mode=told(pl.lit("speculative")),
+        batch_size=told(pl.lit(1)),
+        draft_tokens=told(pl.lit(2)),
+        request_ids=told(pl.concat_list(pl.lit("request"))),
+        accept_lengths=told(pl.concat_list(accepted + 1)),
+        accepted_draft_tokens=told(pl.concat_list(accepted)),
+        context_tokens=told(number + 64),
+    )
 
 
 def _table(rows: Any) -> Any:
@@ -61,6 +92,37 @@ def _table(rows: Any) -> Any:
     return pa.Table.from_arrays(columns, schema=EVENT_SCHEMA.remove_metadata())
 
 
+def commands(trace: Path, again: Path, folder: Path) -> Mapping[str, Sequence[str | Path]]:
+    """Every command that analyses a recording, in one process each.
+
+    Args:
+        trace, again: the recording, under two names.
+        folder: where reports and exports go.
+    """
+    one = ("--jobs", "1")
+    return {
+        "breakdown": ("breakdown", trace, *one),
+        "breakdown --json": ("breakdown", trace, "--json", *one),
+        "phases": ("phases", trace, *one),
+        "layers": ("layers", trace, *one),
+        "kernels": ("kernels", trace, *one),
+        "ranks": ("ranks", trace, *one),
+        "ranks --json": ("ranks", trace, "--json", *one),
+        "accept": ("accept", trace, *one),
+        "overhead": ("overhead", trace, *one),
+        "diagnose": ("diagnose", trace, *one),
+        "whatif --scale allreduce=0.7": ("whatif", trace, "--scale", "allreduce=0.7", *one),
+        "compare, with itself": ("compare", trace, again, *one),
+        "sweep, of two": ("sweep", trace, again, "--values", "2,3", *one),
+        "validate": ("validate", trace, *one),
+        "report": ("report", trace, "-o", folder / "report.html", "--force"),
+        "export --to perfetto --cycles 100:150": (
+            *("export", trace, "--to", "perfetto", "--cycles", "100:150"),
+            *("-o", folder / "export.pftrace", "--force"),
+        ),
+    }
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,8 +131,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=inputs.CACHE, metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--node-map", action="store_true", help="with the nodes of captured graphs")
+    parser.add_argument(
+        "--commands", action="store_true", help="every command in one process, instead of merge and breakdown"
+    )
     given = parser.parse_args()
-    folder = given.data / f"request-{inputs.VERSION}-{given.cycles}-{given.ranks}{'-nodes' if given.node_map else ''}"
+    folder = given.data / f"request-{VERSION}-{given.cycles}-{given.ranks}{'-nodes' if given.node_map else ''}"
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(given.ranks):
         if not (folder / f"rank{rank:05}.window000.parquet").exists():
@@ -79,12 +144,18 @@ def main() -> None:
             subprocess.run([sys.executable, "-c", _WRITE, *words], check=True, cwd=Path(__file__).parents[1])
     trace = given.data / f"{folder.name}.parquet"
     merge = [sys.executable, "-m", "speccollect", "merge", "--dir", folder, "-o", trace, "--force"]
-    breakdown = [sys.executable, "-m", "specanalyze", "breakdown", trace]
-    contests = {
+    analyzer = [sys.executable, "-m", "specanalyze"]
+    contests: dict[str, Sequence[str | Path]] = {
         "merge": merge,
-        "breakdown, as many jobs as repay": breakdown,
-        "breakdown --jobs 1": [*breakdown, "--jobs", "1"],
+        "breakdown, as many jobs as repay": [*analyzer, "breakdown", trace],
+        "breakdown --jobs 1": [*analyzer, "breakdown", trace, "--jobs", "1"],
     }
+    if given.commands:
+        again = given.data / f"{folder.name}-again.parquet"
+        subprocess.run([*map(str, merge)], check=True, stdout=subprocess.DEVNULL)
+        again.unlink(missing_ok=True)
+        os.link(trace, again)
+        contests = {name: [*analyzer, *words] for name, words in commands(trace, again, given.data).items()}
     name = f"{given.cycles} cycles, {given.ranks} ranks{', node map' if given.node_map else ''}"
     print(table(Contest(name, contests, given.rounds).hold(lambda line: print(line, file=sys.stderr, flush=True))))
     print(f"trace.parquet: {trace.stat().st_size / 1e6:.1f} MB, {_rows(trace)} events")
