@@ -16,6 +16,9 @@ from specanalyze.formats.load import open_trace
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "samples").glob("*.parquet"))
 
+WITHOUT_TAIL = {"sglang_tp4_mla61_eagle3_steps2"}
+"""Recorded before the profiler stayed on until the device was through a window's last cycle: its last replay has no records."""
+
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_promises(sample: Path) -> None:
@@ -23,9 +26,12 @@ def test_promises(sample: Path) -> None:
     document = breakdown_json(result)
     for rank in result.ranks:
         assert sum(ns for buckets in rank.buckets_ns.values() for ns in buckets.values()) == rank.window_ns
-        assert calibrate(rank, result.cycles).scale is not None
+        assert (calibrate(rank, result.cycles).scale is None) == (sample.stem in WITHOUT_TAIL)
     assert document["unclassified_share"] < 0.01
-    assert document["coverage"]["with_gpu_records"] == document["coverage"]["graph_launches"] > 0
+    coverage = document["coverage"]
+    lost = coverage["graph_launches"] - coverage["with_gpu_records"]
+    assert lost == (len(result.ranks) if sample.stem in WITHOUT_TAIL else 0)
+    assert coverage["with_gpu_records"] > 0
 
 
 @pytest.mark.parametrize("sample", [path for path in SAMPLES if "plain" not in path.stem], ids=lambda path: path.stem)
