@@ -10,6 +10,7 @@ import story
 
 from specanalyze.answers.measured import measure
 from specanalyze.answers.whatif import Changes, predict
+from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.diagnosis.diagnose import examine
 
 SETTINGS: dict[str, Any] = {"cycles": 200, "traced": 20, "windows": (40, 80)}
@@ -86,3 +87,18 @@ def test_a_prediction_leaves_what_other_contexts_cost() -> None:
     assert told.table["predicted_ns"].sum() == pytest.approx(told.predicted_ns)
     assert parts["rest", "host"][0] == pytest.approx(0, abs=0.005 * m.step_ns)
     assert any("at the place of the windows" in line for line in told.warnings)
+
+
+def test_windows_at_other_contexts_are_told_beside_a_comparison() -> None:
+    later = replace(GROWN, name="later", windows=(140, 160))
+    told = unlike_contexts(measure(GROWN.trace()), measure(later.trace()))
+    # contexts begin at 1000: 1069.5 against 1159.5 is less than a tenth
+    assert told == []
+    short = replace(GROWN, name="short", first_context=64)
+    told = unlike_contexts(measure(short.trace()), measure(replace(later, first_context=64).trace()))
+    assert told == [
+        "the windows lie at 134 tokens of context in short.parquet and at 224 in later.parquet, and cycles grow with it: verify "
+        "attention differs for that alone"
+    ]
+    level = replace(short, grows_ns=0)
+    assert unlike_contexts(measure(level.trace()), measure(replace(level, windows=(140, 160)).trace())) == []

@@ -89,6 +89,7 @@ class Recording:
         graph_batch_size: of the verify or decode graph; None for eager.
         control: False leaves the cycles before the window out.
         windows: first cycles of windows of ``traced`` cycles each, in place of the one at the end.
+        first_context: context of the first cycle; each has one token more.
         host_grows_ns: how much longer the host's time at the end of the first phase is in each cycle than in the one before.
         grows_ns: how much longer the attention of the last phase but the re-extend is in each cycle than in the one before.
     """
@@ -109,6 +110,7 @@ class Recording:
     control: bool = True
     jitter: Sequence[int] = JITTER
     windows: Sequence[int] | None = None
+    first_context: int = 1000
     host_grows_ns: int = 0
     grows_ns: int = 0
 
@@ -185,7 +187,7 @@ class Recording:
                 "accept_lengths": [accepted + 1] * self.batch_size,
                 "accepted_draft_tokens": None if self.draft_tokens is None else [accepted] * self.batch_size,
                 "graph_batch_size": self.graph_batch_size,
-                "context_tokens": 1000 + number,
+                "context_tokens": self.first_context + number,
             }
 
 

@@ -21,6 +21,7 @@ from specanalyze.answers.environment import (
 )
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import resampled_medians
+from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
 from specschema.figures import percent
@@ -145,7 +146,7 @@ def compare_measured(
         warnings.append("decode of the first is set beside verify of the second: both are the target's forward")
     else:
         a_forward = a
-    warnings += a.stalls() + b.stalls()
+    warnings += a.stalls() + b.stalls() + unlike_contexts(a, b)
     clock = "untraced" if a.controlled and b.controlled else "traced"
     if clock == "traced":
         warnings.append(

@@ -15,10 +15,13 @@ from specanalyze.answers.medians import bounded, resampled_medians
 from specanalyze.answers.neighbours import FEW
 from specanalyze.attribution.cycles import decoding
 from specschema.figures import signed
-from specschema.phases import DEVICE_BUCKETS, LEAF_PHASES
+from specschema.phases import COMMUNICATION_BUCKETS, DEVICE_BUCKETS, LEAF_PHASES
 
 SHARE: Final = 0.1
 """A part that grows by less than this share of the cycle's growth is not told."""
+
+WORK: Final = tuple(b for b in DEVICE_BUCKETS if b not in COMMUNICATION_BUCKETS)
+"""Communication moves the same bytes at any context: what changes of it between windows is waiting."""
 
 GROWN_SCHEMA: Final[dict[str, Any]] = {
     "phase": pl.String,
@@ -42,7 +45,7 @@ def device_growth(instances: pl.DataFrame, cycles: pl.DataFrame, growth: Growth 
         growth: of the untraced cycle.
 
     Returns:
-        Columns of GROWN_SCHEMA, the most growing first: device time of a phase and bucket in the windows at the least and the greatest
+        Columns of GROWN_SCHEMA, the most growing first: device time of a phase and bucket (communication is none) in the windows at the least and the greatest
         place, medians over their cycles, where the difference is beyond the noise of cycles and SHARE of what the cycle
         grows. Without growth or windows at several places it has no rows.
     """
@@ -54,7 +57,7 @@ def device_growth(instances: pl.DataFrame, cycles: pl.DataFrame, growth: Growth 
         return empty
     places = rows.filter(pl.col("window").is_not_null()).select("window", "cycle", PLACE)
     known = instances.filter(pl.col("phase").is_in(LEAF_PHASES)).join(places, on=["window", "cycle"])
-    summed = known.group_by("window", "cycle", "phase", PLACE).agg(pl.col(b).sum() for b in DEVICE_BUCKETS)
+    summed = known.group_by("window", "cycle", "phase", PLACE).agg(pl.col(b).sum() for b in WORK)
     summed = summed.sort("window", "cycle")
     windows = summed.group_by("window").agg(pl.col(PLACE).median(), pl.col("cycle").n_unique().alias("n")).sort(PLACE)
     windows = windows.filter(pl.col("n") >= FEW)
@@ -67,7 +70,7 @@ def device_growth(instances: pl.DataFrame, cycles: pl.DataFrame, growth: Growth 
     found = []
     for phase in summed.get_column("phase").unique(maintain_order=True):  # one turn a phase and bucket
         ends = [summed.filter(pl.col("phase") == phase, pl.col("window") == w["window"]) for w in (first, last)]
-        for bucket in DEVICE_BUCKETS:
+        for bucket in WORK:
             one, other = (e.get_column(bucket).to_numpy().astype(np.float64) for e in ends)
             if min(len(one), len(other)) < FEW or not (one.any() or other.any()):
                 continue

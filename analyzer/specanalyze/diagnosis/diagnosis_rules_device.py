@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from specanalyze.answers.measured import Measured
+from specanalyze.answers.window_context import window_context
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
 from specschema.figures import percent
 from specschema.phases import COMPUTE_BUCKETS, DEVICE_BUCKETS
@@ -172,13 +173,8 @@ def verify_attention(s: Subject) -> Answer:
 
 def _contexts(plain: Measured, m: Measured) -> str:
     """At how much context the windows of both lie, where both tell."""
-    there, here = (
-        each.decoding().filter(pl.col("window").is_not_null()).get_column("context_tokens").mean()
-        for each in (plain, m)
-    )
-    if not isinstance(there, float) or not isinstance(here, float):
-        return ""
-    return f" (at {there:.0f} and {here:.0f} tokens of context)"
+    there, here = window_context(plain), window_context(m)
+    return "" if there is None or here is None else f" (at {there:.0f} and {here:.0f} tokens of context)"
 
 
 def _longest(m: Measured, phase: str) -> str:
