@@ -67,7 +67,7 @@ def _facts(path: Path) -> list[tuple[str, str]]:
         (
             "model",
             f"{model['architectures'][0]}, {model['num_hidden_layers']} layers, hidden {model['hidden_size']}, "
-            f"{model['num_experts']} experts, random weights"
+            f"{model.get('num_experts') or model['n_routed_experts']} experts, random weights"
             if model
             else f"{shape['layers']} layers, hidden {shape['hidden']}, {shape['experts']} experts",
         ),
