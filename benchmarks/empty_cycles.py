@@ -111,7 +111,8 @@ class ScheduleBatch:
         self.forward_mode, self.spec_algorithm = ForwardMode.DECODE, SpeculativeAlgorithm.EAGLE3
 
 class Args:
-    model_path, tp_size, dp_size, enable_dp_attention, speculative_num_draft_tokens = "/models/none", 1, 1, False, 3
+    def __init__(self):
+        self.model_path, self.tp_size, self.dp_size, self.speculative_num_draft_tokens = "/models/none", 1, 1, 3
 
 class Scheduler:
     enable_overlap = True

@@ -6,7 +6,8 @@
 The server (SGLang or vLLM, OpenAI's endpoints or /generate) runs with the collector loaded (SPECANALYZE_DIR=FOLDER). In each round
 one request is streamed in every state, in an order of the round's own: idle, idle again (the control: what this server can't tell
 apart), phases (armed through the control word before the request), and with ``--windows`` the default windows, too. After each change of state
-a short request, which is not counted, lets the ranks see the word and close their files. Printed for each state: decode tokens a second, time per token,
+a short request, which is not counted, lets the ranks see the word and close their files; where a rank still prepares its recording when the measured
+request begins, that is said. Printed for each state: decode tokens a second, time per token,
 the median gap between two chunks (about a step) and CPU time of the rank processes a token where they run on this machine, each with its ratio to idle of the same round: median over rounds and 95 %
 bootstrap interval.
 
@@ -88,6 +89,7 @@ class Alternation:
         self.folder = folder
         self.body = request_body(endpoint, prompt, max_tokens, ignore_eos=True, temperature=0)
         self.short = request_body(endpoint, prompt, SETTLE_TOKENS, ignore_eos=True, temperature=0)
+        self.unprepared: dict[str, int] = {}
         self.states = {"idle": None, "idle again": None, "phases": PHASES_ONLY, "windows": WindowSettings()}
 
     def request(self) -> dict[str, float]:
@@ -108,7 +110,11 @@ class Alternation:
             raise SystemExit(f"a request failed: {failed}")
 
     def turn(self, state: str) -> dict[str, float]:
-        """One request in a state; the server is idle again afterwards, its files closed and removed."""
+        """One request in a state; the server is idle again afterwards, its files closed and removed.
+
+        A change of state costs a rank a few milliseconds in the step that sees the word, and with windows its writer thread
+        prepares: ``unprepared`` counts the measured requests that began meanwhile.
+        """
         settings = self.states[state]
         if settings is None:
             self.settle()
@@ -116,6 +122,8 @@ class Alternation:
         command = control.arm(self.folder, settings)
         try:
             self.settle()
+            if any(status.preparing for status in read_statuses(self.folder)):
+                self.unprepared[state] = self.unprepared.get(state, 0) + 1
             figures = self.request()
         finally:
             control.disarm(self.folder)
@@ -193,12 +201,29 @@ def started(command: str, url: str, folder: Path | None, log: Path, seconds: flo
         try:
             yield ready(url, process, seconds)
         finally:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_SECONDS)
-                    break
+            stop(process, STOP_SECONDS)
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End a server and all that it started: they have a process group of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    with contextlib.suppress(ProcessLookupError):  # also ranks that their parent left behind
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end this process through its ``finally`` clauses, as SIGINT does: its server must not stay behind."""
+
+    def ended(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once: stopping the server takes a moment
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, ended)
 
 
 def start_ups(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -238,6 +263,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
     figures: dict[str, Any] = {}
+    end_on_signals()
     with contextlib.ExitStack() as stack:
         folder = options.dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if options.start_command:
@@ -258,6 +284,15 @@ def main() -> None:
             states = ["idle", "idle again", "phases", *(["windows"] if options.windows else [])]
             found = alternate(alternation, states, options.rounds)
             print(f"{options.url} ({endpoint.api}): {options.rounds} rounds of {options.max_tokens} tokens a request")
+            print(
+                f"not counted: a request of {SETTLE_TOKENS} tokens after each change of state (its first cycles arm the ranks), "
+                "the first round, and of each request what comes up to its first chunk: prefill and first step"
+            )
+            for state, count in alternation.unprepared.items():
+                print(
+                    f"{state}: ranks still prepared their recording when {count} of {options.rounds + 1} requests began"
+                )
+            figures["unprepared"] = alternation.unprepared
             figures["requests"] = report(found)
             figures["rounds"] = found
     if options.json:

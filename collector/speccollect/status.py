@@ -44,6 +44,8 @@ class RankStatus:
     lost: int = 0
     """Events and rows dropped because a buffer was full."""
     message: str | None = None
+    preparing: bool = False
+    """The writer thread is at what it does once after arming: it takes the interpreter from the server meanwhile."""
 
 
 def status_path(folder: Path, rank: int) -> Path:
@@ -84,6 +86,7 @@ def read_status(path: Path) -> RankStatus | None:
     counts = (status.rank, status.pid, status.recording, status.cycles, status.windows, status.lost)
     texts = (status.host, status.state, status.message or "")
     sound = all(type(n) is int for n in counts) and all(isinstance(text, str) for text in texts) and status.pid > 0
+    sound = sound and type(status.preparing) is bool
     return status if sound and (status.world_size is None or type(status.world_size) is int) else None
 
 

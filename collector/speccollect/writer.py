@@ -96,6 +96,7 @@ class Writer(threading.Thread):
         self._unclosed = 0
         self._status_at = 0.0
         self._environment: dict[str, Any] | None = None
+        self._preparing = recording.settings.repeat > 0
         self._committing = np.array([], dtype=np.int64)
 
     # ---- called by other threads
@@ -129,6 +130,7 @@ class Writer(threading.Thread):
             if self._recording.settings.cupti:
                 preload()
             self._introduce()  # now, so that it falls into no window
+            self._preparing, self._status_at = False, 0.0  # the next look tells so
         moved_since: float | None = None
         while True:
             self._lockstep.step()
@@ -313,6 +315,7 @@ class Writer(threading.Thread):
                     windows=self._windows,
                     lost=sum(self._lost().values()),
                     message="; ".join(messages) or None,
+                    preparing=self._preparing and state == "armed",
                 ),
             )
         except OSError as error:
