@@ -13,6 +13,7 @@ import traces
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.layers import by_layer, by_module, layers
+from specanalyze.attribution import replay_nodes
 from specanalyze.attribution.analysis import analyse, analyse_rank
 from specanalyze.attribution.captured_nodes import NodeMap, captured_graphs
 from specanalyze.attribution.carry_nodes import with_nodes
@@ -303,6 +304,42 @@ def test_a_replay_runs_the_kernels_of_the_eager_forward_in_their_order(reference
         assert plain[first : first + 465] == nodes
 
 
+def test_copies_without_ids_are_the_nodes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kineto of torch 2.12 gives kernels ids, and copies none."""
+    monkeypatch.setattr(replay_nodes, "_SLICE", 2)
+    kinds = ("memcpy", "kernel", "event_record", "memset", "kernel", "memcpy")
+    nodes = NodeMap.of(traces.events([node(4, i, "", "", kind) for i, kind in enumerate(kinds)]))
+    looks = [(ADD, "kernel"), ("Memcpy", "memcpy"), ("Memset", "memset")]
+    kernel, copy, fill = range(3)
+    rows = [
+        (copy, -1, -1, 50, 5),  # launched beside any graph
+        (copy, -1, -1, 60, 40),  # the later copy of a replay stands first
+        (kernel, 4, 1, 60, 20),
+        (copy, -1, -1, 60, 10),
+        (fill, -1, -1, 60, 30),
+        (kernel, 4, 4, 60, 35),
+        (kernel, 4, 1, 70, 50),  # a replay that lost a copy
+        (copy, -1, -1, 70, 51),
+        (fill, -1, -1, 70, 52),
+        (copy, 4, 0, 80, 60),  # one whose first copy has an id
+        (kernel, 4, 1, 80, 61),
+        (fill, -1, -1, 80, 62),
+        (copy, -1, -1, 80, 63),
+        (kernel, 4, 4, 80, 64),
+        (copy, -1, -1, 90, 70),  # one that copies where it should fill
+        (kernel, 4, 1, 90, 71),
+        (copy, -1, -1, 90, 72),
+        (fill, -1, -1, 90, 73),
+        (kernel, -1, -1, 90, 74),
+    ]
+    look, graph, ordinal, correlation, start = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    found = replay_nodes.by_id(nodes, looks, look, graph, ordinal, correlation, start=start)
+    assert found is not None
+    assert found.row.tolist() == [-1, 5, 1, 0, 3, 4, 1, -1, -1, 0, 1, 3, 5, 4, -1, 1, -1, -1, -1]
+    assert found.settled.tolist() == [False, *[True] * 17, False]
+    assert (found.placed, found.other_names) == (4, 0)
+
+
 def placement(rows: list[dict[str, Any]]) -> Placement:
     """Of the only window of the rows."""
     (window,) = analyse_rank(traces.rank_trace(rows)).windows
@@ -430,6 +467,16 @@ def test_replays_have_the_number_of_the_first_that_is_like_them() -> None:
     fits = Fits(nodes, [(ADD, "kernel"), (GEMM, "kernel")])
     look = np.array([0, 1, 1, 0, 0], dtype=np.uint16)
     assert fits.of(np.array([4, 4, 4]), look, np.array([0, 1, 2, 5])).tolist() == [0, 1, 2]
+
+
+def test_replays_whose_codes_are_of_other_widths_are_not_like_each_other() -> None:
+    """Streams make codes wider: one of 32 bits has the bytes of two of 16."""
+    nodes = NodeMap.of(traces.events([node(4, 0, "", ""), node(4, 1, "", "")]))
+    fits = Fits(nodes, [(ADD, "kernel")])
+    look, lane = np.zeros(3, dtype=np.uint16), np.array([0, 0, 1], dtype=np.uint8)
+    assert fits.of(np.array([-1, -1]), look, np.array([0, 1, 3]), lane=lane).tolist() == [0, 1]
+    assert fits.of(np.array([-1]), look[1:], np.array([0, 2])).tolist() == [2]
+    assert [fit.rows is None for fit in fits.found] == [True, False, False]
 
 
 def test_ids_are_believed_replay_by_replay() -> None:

@@ -59,7 +59,7 @@ class Fits:
         self._nodes = nodes
         self._looks = looks
         self._signs = name_signs([name for name, _ in looks])
-        self._known: dict[tuple[int, bytes], int] = {}
+        self._known: dict[tuple[int, int, bytes], int] = {}
         self.found: list[Fit] = []
         """The distinct replays that were compared."""
 
@@ -85,14 +85,14 @@ class Fits:
             if before is not None and codes.startswith(before[0], low):
                 numbers.append(before[1])
                 continue
-            key = graph, codes[low:high]
+            key = graph, width, codes[low:high]
             number = self._known.get(key)
             if number is None:
                 self._known[key] = number = len(self.found)
                 lanes, of_look = np.divmod(look[low // width : high // width], len(self._looks))
                 looks = [self._looks[code] for code in of_look.tolist()]
                 self.found.append(self._compared(graph, looks, np.bincount(lanes).tolist()))
-            last[graph, high - low] = key[1], number
+            last[graph, high - low] = key[-1], number
             numbers.append(number)
         return np.array(numbers, dtype=np.int64)
 
