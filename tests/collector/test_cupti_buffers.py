@@ -21,6 +21,8 @@ from speccollect.cupti_columns import ClockFit, RecordKinds, columns_of, read_re
 from speccollect.cupti_layouts import Layouts, NoLayout, layouts_of
 from speccollect.cupti_profiler import CuptiEvents, CuptiProfiler
 from speccollect.native import build, cupti_library
+from speccollect.window_result import WindowResult
+from speccollect.window_rows import read_window
 
 KINDS = RecordKinds(kernel=10, memcpy=1, memcpy_peer=22, memset=2, runtime=5, driver=4)
 SECOND = 10**9
@@ -462,6 +464,20 @@ def test_a_window_holds_the_server_for_no_record(cupti: FakeCupti) -> None:
     assert "objects_because" not in facts
     events.release()
     assert columns.correlation.tolist() == [1, 2]
+
+
+def test_the_writer_thread_reads_a_window_of_raw_records(cupti: FakeCupti) -> None:
+    profiler = profiler_of(cupti, module := Cupti())
+    profiler.prepare()
+    profiler.start()
+    cupti.record([one(5, CALL, cbid=311, start=module.now + i, end=module.now + i + 1) for i in range(1, 5)])
+    events = CuptiEvents(profiler)
+    window = WindowResult(events, None, {"events": len(events), "cupti": profiler.facts}, metadata=False)
+    read_window(window)
+    assert window.columns is not None
+    assert len(window.columns) == window.info["events"] == 4
+    assert (window.info["reader"], window.info["read_by"]) == ("cupti buffers", "writer")
+    assert window.info["cupti"]["records"] == 4
 
 
 def test_after_records_that_can_not_be_believed_objects_are_taken(cupti: FakeCupti) -> None:
