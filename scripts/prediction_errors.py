@@ -21,8 +21,9 @@ from specanalyze.formats.load import open_trace
 EVENING = "samples/sglang_tp2_eagle3_steps"
 STORY = "samples/story/eagle3_steps"
 DEVICE = ("device", "transfer")
-HOST = ("waiting", "idle")
-"""Kinds of ``PredictionCheck``: what the device works, and what it stands still for the host of its own or of a late rank."""
+HOST = ("waiting", "idle", "place")
+"""Kinds of ``PredictionCheck``: what the device works, and what it stands still for the host of its own or of a late rank. How much longer
+cycles of other places than the windows' are is the host's in these recordings: their device work does not grow."""
 
 
 @dataclass(frozen=True)

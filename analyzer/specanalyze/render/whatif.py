@@ -24,7 +24,7 @@ _KINDS = {
     "transfer and waiting": "communication, waiting included",
     "waiting": "waiting for other ranks",
     "idle": "device idle",
-    "place": "other contexts than the windows'",
+    "place": "cycles of other places",
 }
 
 
