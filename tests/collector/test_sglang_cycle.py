@@ -9,6 +9,7 @@ import importlib
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from recording_hooks import RecordedCalls
 
-from speccollect import control
+from speccollect import control, guard
 from speccollect.config import PHASES_ONLY
 from speccollect.engines import sglang
 from speccollect.hooking import Installed
@@ -421,6 +422,152 @@ def test_from_the_scheduler_to_the_trace(tree: Path, tmp_path: Path) -> None:
     names = trace.filter(pc.equal(trace["kind"], "phase"))["name"].to_pylist()
     assert [names.count(f"spec.{name}") for name in ("prefill", "draft", "verify", "draft_extend")] == [1, 3, 3, 3]
     assert json.loads(trace.schema.metadata[b"specanalyze.ranks"])[0]["rank"] == 7
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_a_batch_that_cannot_be_read_is_run_once_and_disarms(hooks: Installed, recorder: RecordedCalls) -> None:
+    a = request_of("a", 10, 100)
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1, 2]], [1]), ([[3]], [0])], overlap=True)
+    broken = batch([a], "decode")
+    del a.rid
+    result = run.run_batch(broken)
+    assert result.next_token_ids == [[1, 2]]
+    assert [(where, error[:14]) for where, error in recorder.failures] == [
+        ("sglang.srt.managers.scheduler.Scheduler.run_batch", "AttributeError")
+    ]
+    assert (recorder.armed, recorder.cycles, recorder.phases) == (False, [], [])
+    run.process_batch_result(broken, result)
+    assert a.output_ids == [1, 2]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_a_result_that_cannot_be_read_is_processed_once_and_disarms(
+    hooks: Installed, recorder: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = request_of("a", 10, 100)
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1, 2]], [1])], overlap=True)
+    work = batch([a], "decode")
+    result = run.run_batch(work)
+    monkeypatch.delattr(type(a), "finished")
+    with pytest.raises(AttributeError) as raised:  # SGLang's own, for want of the method
+        run.process_batch_result(work, result)
+    assert raised.value.__context__ is None
+    [(where, _)] = recorder.failures
+    assert where == "sglang.srt.managers.scheduler.Scheduler.process_batch_result"
+    assert recorder.accepts == {}
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_an_exception_of_the_server_closes_its_cycle_and_passes(hooks: Installed, recorder: RecordedCalls) -> None:
+    a = request_of("a", 10, 100)
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [], overlap=True)  # verify has nothing to tell: StopIteration
+    with pytest.raises(StopIteration):
+        run.run_batch(batch([a], "decode"))
+    assert (recorder.ends, recorder.open, recorder.failures) == ({0: None}, [], [])
+    run.model_worker.draft_worker.draft(None)  # no cycle is open any more
+    assert recorder.phases[-1] == "verify/sample"
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_calls_on_another_thread_are_no_phases_of_the_cycle(hooks: Installed, recorder: RecordedCalls) -> None:
+    a = request_of("a", 10, 100)
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1]], [0]), ([[2]], [0])], overlap=True)
+    draft_worker = run.model_worker.draft_worker
+    verify = run.model_worker.verify
+
+    def meanwhile(work: Any) -> Any:
+        thread = threading.Thread(target=draft_worker.draft, args=(None,))
+        thread.start()
+        thread.join()
+        return verify(work)
+
+    run.model_worker.verify = meanwhile
+    run.run_batch(batch([a], "decode"))
+    assert recorder.phases == [
+        "draft",
+        "draft/build_verify_input",
+        "verify",
+        "verify/target_forward",
+        "verify/sample",
+        "draft_extend",
+    ]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_no_range_is_opened_while_a_graph_is_captured(
+    hooks: Installed, recorder: RecordedCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = request_of("a", 10, 100)
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1]], [0]), ([[2]], [0])], overlap=True)
+    capturing = False
+    monkeypatch.setattr(guard, "_asks", lambda: capturing)
+    verify = run.model_worker.verify
+
+    def captured(work: Any) -> Any:
+        nonlocal capturing
+        capturing = True
+        try:
+            return verify(work)
+        finally:
+            capturing = False
+
+    run.model_worker.verify = captured
+    run.run_batch(batch([a], "decode"))
+    assert recorder.phases == ["draft", "draft/build_verify_input", "draft_extend"]
+    capturing = True
+    run.run_batch(batch([a], "decode"))
+    assert len(recorder.cycles) == 1  # and no cycle is begun in a capture
+
+
+def test_a_result_processed_before_the_first_cycle_of_a_recording_is_in_it(tree: Path, tmp_path: Path) -> None:
+    """Armed between a step and its result, as a turn that does not overlap processes it first."""
+    recorder = Recorder(tmp_path / "folder")
+    installed = sglang.install(recorder, version="0.5.17")
+    try:
+        receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
+        poll = receiver.SchedulerRequestReceiver().recv_requests
+        a = request_of("a", 10, 100)
+        run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[n]], [0]) for n in range(4)], overlap=True)
+        for _ in range(2):  # a process's first recording, and one that follows another
+            work = batch([a], "decode")
+            poll()
+            result = run.run_batch(work)
+            control.arm(tmp_path / "folder", PHASES_ONLY)
+            poll()
+            run.process_batch_result(work, result)
+            run.process_batch_result(work, run.run_batch(work))
+            control.disarm(tmp_path / "folder")
+            poll()
+            poll()
+    finally:
+        installed.remove()
+        recorder.close()
+    for number in (1, 2):
+        merge(tmp_path / "folder", tmp_path / "trace.parquet", recording=number, force=True)
+        trace = pq.read_table(tmp_path / "trace.parquet")
+        phases = trace.filter(pc.equal(trace["kind"], "phase")).sort_by("start_ns")
+        assert phases["name"].to_pylist() == [
+            "spec.process_result",
+            *("spec.draft", "spec.build_verify_input", "spec.verify", "spec.target_forward", "spec.sample"),
+            *("spec.draft_extend", "spec.process_result"),
+        ]
+        assert phases["cycle"].to_pylist() == [None, *[0] * 6, None]
+
+
+@pytest.mark.parametrize("hooks", ["0.5.17"], indirect=True)
+def test_a_turn_polls_once(hooks: Installed, recorder: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beginning a cycle polls; the loop polls by itself where the turn before began none."""
+    polls: list[int] = []
+    monkeypatch.setattr(recorder, "poll", lambda: polls.append(len(recorder.cycles)))
+    receiver = importlib.import_module("sglang.srt.managers.scheduler_components.request_receiver")
+    receive = receiver.SchedulerRequestReceiver().recv_requests
+    run = scheduler("eagle_worker_v2.EAGLEWorkerV2", [([[1]], [0]) for _ in range(2)], overlap=True)
+    receive()
+    for _ in range(2):
+        run.run_batch(batch([request_of("a", 10, 100)], "decode"))
+        receive()
+    receive()
+    assert polls == [0, 2]
 
 
 def test_old_releases_are_told_how_to_record_a_baseline(tree: Path, caplog: pytest.LogCaptureFixture) -> None:

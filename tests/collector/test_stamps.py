@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from speccollect.hooking import HookPoint, Installed, install
 from speccollect.merge import merge
 from speccollect.phase_codes import CODES
 from speccollect.recorder import Recorder
-from speccollect.stamps import OpenCycle, stamped
+from speccollect.stamps import OpenCycle, Weave, stamped, within
 from speccollect.status import read_statuses
 
 SERVER = """
@@ -56,8 +56,8 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     recorder.close()
 
 
-def hook(cycle: OpenCycle, recorder: Recorder, *names: str) -> Installed:
-    points = [HookPoint("stampserver", name, lambda _: stamped(cycle, "sample")) for name in names]
+def hook(cycle: OpenCycle, recorder: Recorder, *names: str, weave: Callable[..., Weave] = stamped) -> Installed:
+    points = [HookPoint("stampserver", name, lambda _: weave(cycle, "sample")) for name in names]
     installed = install(points, recorder, version=None)
     assert len(installed.patched) == len(names)
     return installed
@@ -89,9 +89,12 @@ def phases(recorder: Recorder) -> list[tuple[str, int]]:
     return [(row["name"], row["cycle"]) for row in rows.select(["name", "cycle"]).to_pylist()]
 
 
-def test_a_method_a_function_and_what_binds_itself(server: Any, recorder: Recorder) -> None:
+@pytest.mark.parametrize("weave", [stamped, within])
+def test_a_method_a_function_and_what_binds_itself(
+    server: Any, recorder: Recorder, weave: Callable[..., Weave]
+) -> None:
     cycle = OpenCycle(recorder)
-    installed = hook(cycle, recorder, "Worker.step", "Worker.twice", "sample")
+    installed = hook(cycle, recorder, "Worker.step", "Worker.twice", "sample", weave=weave)
     worker = server.Worker()
     assert worker.step(1) == 10  # no cycle is open
     begin(cycle, recorder)
@@ -118,6 +121,25 @@ def test_on_another_thread_and_while_a_graph_is_captured_nothing_is_stamped(serv
     assert worker.calls == [1, 2]
     installed.remove()
     assert phases(recorder) == [("spec.verify", 0)]
+
+
+def test_within_a_cycle_a_capture_keeps_ranges_away_and_no_stamp(server: Any, recorder: Recorder) -> None:
+    cycle = OpenCycle(recorder)
+    installed = hook(cycle, recorder, "Worker.step", weave=within)
+    worker = server.Worker()
+    begin(cycle, recorder)
+    cycle.capturing = lambda: True
+    worker.step(1)
+    thread = threading.Thread(target=worker.step, args=(2,))
+    thread.start()
+    thread.join()
+    cycle.watched = True
+    worker.step(3)
+    cycle.watched = False
+    end(cycle, recorder)
+    assert worker.calls == [1, 2, 3]
+    installed.remove()
+    assert phases(recorder) == [("spec.verify", 0), ("spec.sample", 0)]
 
 
 def test_a_phase_that_closes_after_the_recording_ended_reaches_no_other(server: Any, recorder: Recorder) -> None:
@@ -176,15 +198,16 @@ def test_a_window_without_room_drops_what_does_not_fit(recorder: Recorder) -> No
     assert (current.lost.cycles, current.lost.phases) == (0, 1)
 
 
+@pytest.mark.parametrize("weave", [stamped, within])
 @pytest.mark.parametrize("broken", ["enter", "leave"])
 def test_a_range_that_raises_switches_the_recorder_off_and_leaves_the_call_alone(
-    server: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, broken: str
+    server: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, broken: str, weave: Callable[..., Weave]
 ) -> None:
     def raises(*arguments: Any) -> None:
         raise RuntimeError("no ranges")
 
     cycle = OpenCycle(recorder)
-    installed = hook(cycle, recorder, "Worker.step")
+    installed = hook(cycle, recorder, "Worker.step", weave=weave)
     begin(cycle, recorder)
     assert recorder._recording is not None
     recorder._recording.ranges = cycle.watched = True

@@ -266,12 +266,12 @@ class CycleHooks:
                     outcome = original(*args, **kwargs)
                     failed = False
                 finally:
-                    if rows is None:
-                        recorder.end_phase(token)
-                    else:
+                    if rows is not None:
                         rows[end] = _now()
                         if watched:
                             step.leave_range()
+                    elif token >= 0:
+                        recorder.end_phase(token)
                     if not failed and noted is not None:
                         try:
                             self._processed(*noted)
