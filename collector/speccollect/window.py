@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from speccollect.clock_marks import ClockMarks
 from speccollect.config import WindowSettings
+from speccollect.cupti_buffers import RawRecords
 from speccollect.cupti_profiler import CuptiEvents, CuptiProfiler
 from speccollect.kineto import DEVICE_TYPES, KinetoColumns
 from speccollect.kineto_events import Events
@@ -356,7 +357,9 @@ class Windows:
         self._detach()
         if not recorded:
             profiler.start()
-        profiler.stop()
+        left = profiler.stop()
+        if isinstance(left, RawRecords):
+            left.settle()  # before whoever comes next takes CUPTI
 
     def _detach(self) -> None:
         self._guard.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -429,6 +430,49 @@ def test_cuptis_refusals_are_told(cupti: FakeCupti) -> None:
     cupti.library.fake_flush_code(999)
     with pytest.raises(CuptiError, match="cuptiActivityFlushAll answered 999"):
         fetched(buffers.end(1000))
+
+
+def real_iterators() -> list[Path]:
+    """libcupti of the CUDA packages that are installed beside torch or cupti-python; it walks buffers without a GPU."""
+    found = importlib.util.find_spec("nvidia")
+    folders = list(found.submodule_search_locations or ()) if found is not None else []
+    return sorted(path for folder in folders for path in Path(folder).glob("*/lib/libcupti.so*"))
+
+
+def real_size(iterate: Any, kind: int) -> int:
+    """How far apart libcupti takes two records of a kind to be."""
+    memory = np.zeros(512, dtype=np.int64)
+    memory.view(np.int32)[::2] = kind
+    record = ctypes.c_void_p()
+    for _ in range(2):
+        code = iterate(memory.ctypes.data, memory.nbytes, ctypes.byref(record))
+        if code == 999:
+            pytest.skip("this libcupti (13.4) does nothing without a driver")
+        assert code == 0
+    assert record.value is not None
+    return record.value - memory.ctypes.data
+
+
+def test_libcuptis_own_iterator_walks_our_buffers(cupti: FakeCupti) -> None:
+    if not real_iterators():
+        pytest.skip("no CUDA package with a libcupti is installed")
+    iterate = ctypes.CDLL(str(real_iterators()[0])).cuptiActivityGetNextRecord
+    iterate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    sizes = {kind: real_size(iterate, kind) for kind in CUPTI_13_0}
+    cupti.sizes(sizes)
+    address = ctypes.cast(iterate, ctypes.c_void_p).value
+    assert address is not None
+    layouts = {**CUPTI_13_0, 10: [kernel(size) for size in (248, 232, 224, 216, 208)]}
+    buffers = Buffers(cupti_library.load(), {**cupti.addresses, "cuptiActivityGetNextRecord": address}, layouts)
+    buffers.begin(3000, buffer_bytes=1 << 14)
+    given = [
+        np.frombuffer(r.tobytes().ljust(sizes[int(r["kind"])], b"\0"), f"V{sizes[int(r['kind'])]}") for r in mixed(3000)
+    ]
+    cupti.record(given)
+    window = buffers.end(3000)
+    assert correlations(window) == list(range(1, 3001))
+    assert window.facts["invalid"] == 0
+    assert window.facts["record_bytes"] == {str(kind): size for kind, size in sizes.items()}
 
 
 # ---- in the profiler
