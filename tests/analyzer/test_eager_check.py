@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import traces
 
@@ -273,6 +275,42 @@ def test_the_command_fails_where_modules_differ(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr()
     assert "layers.N.input_layernorm" in said.out
     assert "of another layer than eagerly" in " ".join(said.out.split())
+
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+CAPTURED, EAGER = (SAMPLES / folder / "sglang_tp1_eagle3_steps2.parquet" for folder in (".", "eager"))
+
+
+@pytest.mark.parametrize(("phase", "nodes"), [("verify", 465), ("draft", 28), ("draft_extend", 23)])
+def test_every_kernel_of_a_real_replay_has_the_module_that_launches_it_eagerly(phase: str, nodes: int) -> None:
+    """SGLang 0.5.17, EAGLE-3, one H200: the same server started with CUDA graphs and without. Not all of the draft's replay is launched
+    eagerly: its attention is prepared in another way."""
+    result = check_against(open_trace([CAPTURED]), open_trace([EAGER]), phase)
+    (row,) = result.ranks.iter_rows(named=True)
+    assert row["in_replay"] == nodes
+    assert row["compared"] == row["in_replay_pairs"] == row["same_module"]
+    assert row["compared"] == {"verify": 465, "draft": 25, "draft_extend": 23}[phase]
+    assert verdict(result) == []
+    other = differences(result).filter(pl.col("verdict") == "class")
+    assert set(other["kernel"]) == {"(copy)"}  # the graph runs it as a kernel
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_real_map_that_is_one_node_off_fails_the_check(shift: int) -> None:
+    """Node ids place it all the same, where the names at capture are lost."""
+    captured = open_trace([CAPTURED])
+    (rank,) = captured.ranks()
+    node = pl.col("kind").cast(pl.String) == "node"
+    nodes = rank.events.filter(node)
+    nodes = nodes.with_columns(pl.col("module", "module_class").shift(shift).over("graph_id"))
+    wrong = replace(rank, events=pl.concat([rank.events.filter(~node), nodes]))
+    result = check_against(traces.trace(wrong), open_trace([EAGER]))
+    (row,) = result.ranks.iter_rows(named=True)
+    assert row["compared"] == 465
+    assert 100 < row["same_module"] < 300  # neighbours of one module
+    assert verdict(result) == [
+        f"{465 - row['same_module']} kernels of 465 were launched by another module than the node map says"
+    ]
 
 
 def test_a_real_replay_runs_the_kernels_of_the_eager_forward_in_their_order(reference: Path) -> None:

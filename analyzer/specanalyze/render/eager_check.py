@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import polars as pl
 
@@ -10,17 +11,20 @@ from specanalyze.answers.eager_check import CLASS, MODULE, UNKNOWN, EagerCheck, 
 from specanalyze.render.terminal import console, notes, table
 from specschema.figures import counted
 
+_NAME: Final = 30
+"""Longest name of a kernel: modules need the room, and --json has the whole name."""
+
 
 def draw(result: EagerCheck, top: int) -> None:
     """Print the counts, and the ``top`` largest kinds of difference."""
     out = console()
     columns = [
         ("rank", "left"),
-        ("kernels,\ngraph", "right"),
-        ("in\nreplays", "right"),
-        ("kernels,\neager", "right"),
-        ("same, in\nsame order", "right"),
-        ("of these\nin replays", "right"),
+        ("graph", "right"),
+        ("of them\nreplayed", "right"),
+        ("eager", "right"),
+        ("equal\npairs", "right"),
+        ("of them\nreplayed", "right"),
         ("modules\ncompared", "right"),
         ("same\nmodule", "right"),
         ("same\nclass", "right"),
@@ -37,7 +41,7 @@ def draw(result: EagerCheck, top: int) -> None:
     )
     ranks = list(result.ranks.iter_rows(named=True))
     rows = [[r["rank"], *(str(r[name]) for name in names)] for r in ranks]
-    out.print(table(f"{result.phase}, one instance each: graph against eager", columns, rows))
+    out.print(table(f"{result.phase}, kernels of one instance each: graph against eager", columns, rows))
     kinds = differences(result)
     unknown = int(kinds.filter(pl.col("verdict") == UNKNOWN)["count"].sum())
     kinds = kinds.filter(pl.col("verdict") != UNKNOWN)
@@ -50,7 +54,7 @@ def draw(result: EagerCheck, top: int) -> None:
                     ("what", "left"),
                     ("count", "right"),
                     ("first at", "right"),
-                    ("kernel", "name"),
+                    ("kernel", "left"),
                     ("module", "left"),
                 ],
                 [
@@ -58,7 +62,7 @@ def draw(result: EagerCheck, top: int) -> None:
                         r["verdict"],
                         str(r["count"]),
                         str(r["eager_place"] if r["graph_place"] is None else r["graph_place"]),
-                        r["kernel"],
+                        _short(r["kernel"]),
                         _module(r),
                     ]
                     for r in kinds.head(top).iter_rows(named=True)
@@ -76,11 +80,20 @@ def draw(result: EagerCheck, top: int) -> None:
     notes(out, [*blind, *result.remarks, *alike])
 
 
+def _short(kernel: str) -> str:
+    """A kernel's name without what stands in brackets."""
+    plain = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    plain = plain[:1] + re.split(r"[<(]", plain[1:], maxsplit=1)[0]
+    return plain if len(plain) <= _NAME else f"{plain[: _NAME - 1]}…"
+
+
 def _module(row: dict[str, Any]) -> str:
     """The module of a row of ``differences``, or both where they differ."""
     graph, eager = row["graph_module"], row["eager_module"]
     if row["verdict"] == CLASS:
-        return f"{graph}: {row['graph_class']} in the graph, {row['eager_class']} eagerly"
+        return f"{graph}\n{row['graph_class']} in the graph,\n{row['eager_class']} eagerly"
     if row["verdict"] == MODULE:
-        return f"{graph}, of another layer than eagerly" if graph == eager else f"{graph} in the graph, {eager} eagerly"
+        return (
+            f"{graph},\nof another layer than eagerly" if graph == eager else f"{graph} in the graph,\n{eager} eagerly"
+        )
     return str(graph or eager or "")
