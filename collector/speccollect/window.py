@@ -163,7 +163,8 @@ class Windows:
                 profiler.prepare()
                 if "objects_because" in profiler.facts:
                     recording.say(
-                        f"cupti: each window holds the server for seconds ({profiler.facts['objects_because']})"
+                        "cupti: records are cupti-python's objects, which hold the server at each window's end"
+                        f" ({profiler.facts['objects_because']})"
                     )
                 return profiler
             except Exception as error:  # noqa: BLE001  the other profiler does it
