@@ -9,6 +9,7 @@ import pytest
 import story
 
 from specanalyze.answers.measured import measure
+from specanalyze.answers.sweep import sweep
 from specanalyze.answers.whatif import Changes, predict
 from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.diagnosis.diagnose import examine
@@ -102,3 +103,15 @@ def test_windows_at_other_contexts_are_told_beside_a_comparison() -> None:
     ]
     level = replace(short, grows_ns=0)
     assert unlike_contexts(measure(level.trace()), measure(replace(level, windows=(140, 160)).trace())) == []
+
+
+def test_a_sweep_and_a_prediction_say_when_windows_lie_at_other_contexts() -> None:
+    early = replace(GROWN, name="early", first_context=64)
+    late = replace(
+        story.sweep_recording(3, **SETTINGS), name="late", grows_ns=100_000, windows=(140, 160), first_context=64
+    )
+    said = "the windows lie at 134 tokens of context in early.parquet and at 224 in late.parquet"
+    assert any(line.startswith(said) for line in sweep([early.trace(), late.trace()]).warnings)
+    told = predict(measure(early.trace()), Changes(steps=3), truth=measure(late.trace()))
+    assert told.against is not None
+    assert any(line.startswith(said) for line in told.against.warnings)

@@ -10,6 +10,7 @@ import polars as pl
 from specanalyze.answers.calibrated_cycle import calibrated_cycle
 from specanalyze.answers.environment import differences
 from specanalyze.answers.measured import Measured
+from specanalyze.answers.window_context import unlike_contexts
 from specschema.errors import TraceError
 from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, IDLE_BUCKETS
 
@@ -89,6 +90,7 @@ def check_prediction(
         warnings.append(
             f"mean batch {start.batch_size:.2f} in {start.trace.name}, {truth.batch_size:.2f} in {truth.trace.name}: not the same work"
         )
+    warnings += unlike_contexts(start, truth)
     if truth.idle_factor is None or start.idle_factor is None:
         which = ", ".join(m.trace.name for m in (start, truth) if m.idle_factor is None)
         warnings.append(

@@ -18,6 +18,7 @@ from specanalyze.answers.measured import Measured, acceptance_of, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
+from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.answers.wiring import simulated
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
@@ -159,6 +160,8 @@ def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values
     points.sort(key=lambda p: in_order(p.row["x"]))
     fit, used, said_of_fit = _fit(points)
     warnings += said_of_fit + _other_differences(recordings, over)
+    for m in recordings[1:]:
+        warnings += unlike_contexts(recordings[0], m)
     if not all(m.controlled for m in recordings):
         warnings.append(
             f"some recordings have fewer than {FEW} untraced control cycles: their cycle times and tok/s are those of observed cycles, too slow"
