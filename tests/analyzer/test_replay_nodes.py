@@ -340,6 +340,19 @@ def test_copies_without_ids_are_the_nodes_that_are_left(monkeypatch: pytest.Monk
     assert (found.placed, found.other_names) == (4, 0)
 
 
+@pytest.mark.parametrize("rows", [[(1, -1, -1), (0, 4, 1)], [(0, 4, 1), (1, -1, -1)]])
+def test_a_copy_and_its_kernel_may_be_of_two_slices(
+    rows: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_nodes, "_SLICE", 1)
+    nodes = NodeMap.of(traces.events([node(4, 0, "", "", "memcpy"), node(4, 1, "", "")]))
+    look, graph, ordinal = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    looks = [(ADD, "kernel"), ("Memcpy", "memcpy")]
+    found = replay_nodes.by_id(nodes, looks, look, graph, ordinal, np.array([50, 50]))
+    assert found is not None
+    assert found.row.tolist() == [1 - code for code in look.tolist()]
+
+
 def placement(rows: list[dict[str, Any]]) -> Placement:
     """Of the only window of the rows."""
     (window,) = analyse_rank(traces.rank_trace(rows)).windows

@@ -245,12 +245,12 @@ def _copies_without_ids(
     settled: NDArray[np.bool_],
 ) -> Ints:
     """Copies and fills without an ordinal in replays that have activities with one."""
-    is_copy = np.array([kind in _COPIES for _, kind in looks] + [False])
+    is_copy = np.array([kind in _COPIES for _, kind in looks])
     parts = []
     for low in range(0, len(look), _SLICE):
         part = slice(low, low + _SLICE)
         parts.append(np.flatnonzero(is_copy[look[part]] & (ordinal[part] < 0)) + low)
-    copies = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    copies = np.concatenate(parts)
     if not len(copies):
         return copies
     asked, beside = correlation[copies], np.zeros(len(copies), dtype=bool)
@@ -277,7 +277,7 @@ def _place_copies(
     asked = correlation[copies]
     bounds = np.flatnonzero(np.append(np.append(True, asked[1:] != asked[:-1]), True))
     with_node = np.flatnonzero((row >= 0) & np.isin(correlation, asked))
-    with_node = with_node[np.argsort(correlation[with_node], kind="stable")]
+    with_node = with_node[np.argsort(correlation[with_node])]
     low, high = (np.searchsorted(correlation[with_node], asked[bounds[:-1]], side=side) for side in ("left", "right"))
     of_row = {place: graph for graph in nodes.graphs for place in graph.row.tolist()}
     for begin, end, first, last in zip(bounds[:-1], bounds[1:], low, high, strict=True):  # one turn a replay
