@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specanalyze.attribution.captured_nodes import Graph, NodeMap
 from specanalyze.attribution.replay_fit import Look, agrees, name_signs
-from specanalyze.columns import Ints, distinct, factorize
+from specanalyze.columns import Ints, distinct, factorize, places
 
 _SLICE: Final = 1 << 17
 """Activities handled at once, so that what is made of them stays in the processor's cache."""
@@ -39,9 +39,12 @@ class CapturedNumbers:
 
     def apply(self, graph_id: NDArray[Any]) -> NDArray[Any]:
         """Executable graphs as the map numbers them, -1 where they are none of its graphs."""
-        graph = np.full_like(graph_id, -1)
-        for executable, number in self.of.items():  # one turn an executable graph
-            graph[graph_id == executable] = number
+        known = np.array(sorted(self.of), dtype=np.int64)
+        number = np.array([*(self.of[one] for one in known.tolist()), -1], dtype=graph_id.dtype)
+        graph = np.empty_like(graph_id)
+        for low in range(0, len(graph_id), _SLICE):
+            part = slice(low, low + _SLICE)
+            graph[part] = number[places(known, graph_id[part].astype(np.int64))]
         return graph
 
 
@@ -117,8 +120,8 @@ def _executables(
     without = _without_ids(np.unique(call), graph_id, ordinal, correlation)
     beside = np.array([without.get(one, 0) for one in call.tolist()], dtype=np.int64)
     found = {}
-    for one in np.unique(graph).tolist():  # one turn an executable graph
-        mine, its = graph == one, of_graph == one
+    for one in np.unique(graph).tolist():  # one turn an executable graph; rows are in order of it
+        mine, its = (slice(*np.searchsorted(column, [one, one + 1])) for column in (graph, of_graph))
         found[one] = _Executable(
             tuple(zip(node[mine].tolist(), code[mine].tolist(), strict=True)),
             frozenset(zip(times[its].tolist(), beside[its].tolist(), strict=True)),
@@ -167,9 +170,11 @@ class _Fitting:
         self._nodes = nodes
         self._looks = looks
         self._signs = name_signs([name for name, _ in looks])
-        self._shapes: dict[tuple[bytes, tuple[str, ...]], list[int]] = {}
+        self._shapes: dict[int, dict[tuple[bytes, tuple[str, ...]], list[int]]] = {}
+        """Number of nodes -> what graphs of so many look like -> their places."""
         for place, graph in enumerate(nodes.graphs):
-            self._shapes.setdefault((graph.node.tobytes(), graph.kind), []).append(place)
+            of_length = self._shapes.setdefault(len(graph.kind), {})
+            of_length.setdefault((graph.node.tobytes(), graph.kind), []).append(place)
         self._known: dict[_Executable, tuple[int, ...]] = {}
         self._told = np.stack([factorize(nodes.rows, name)[0] for name in ("module", "module_class")])
 
@@ -178,9 +183,10 @@ class _Fitting:
         if executable not in self._known:
             ordinals = {ordinal for ordinal, _ in executable.seen}
             found = []
-            for places in self._shapes.values():
-                if _whole(self._nodes.graphs[places[0]], ordinals, executable.counts):
-                    found += [place for place in places if self._agrees(self._nodes.graphs[place], executable.seen)]
+            shapes = [self._shapes.get(length, {}) for length in {told + beside for told, beside in executable.counts}]
+            for alike in (alike for of_length in shapes for alike in of_length.values()):
+                if _whole(self._nodes.graphs[alike[0]], ordinals, executable.counts):
+                    found += [place for place in alike if self._agrees(self._nodes.graphs[place], executable.seen)]
             self._known[executable] = tuple(sorted(found))
         return self._known[executable]
 
@@ -191,9 +197,9 @@ class _Fitting:
             for i, (name, kind) in ((place[ordinal], self._looks[code]) for ordinal, code in seen)
         )
 
-    def alike(self, places: Sequence[int]) -> bool:
+    def alike(self, these: Sequence[int]) -> bool:
         """Whether some graphs of one number of nodes have the same module at each node."""
-        one, *others = (self._told[:, self._nodes.graphs[place].row] for place in places)
+        one, *others = (self._told[:, self._nodes.graphs[place].row] for place in these)
         return all(np.array_equal(one, other) for other in others)
 
 
