@@ -194,6 +194,17 @@ def test_overhead_of_a_request_that_grows() -> None:
     assert any("the untraced cycle grows with the context" in note for note in found.notes)
 
 
+def test_a_window_whose_cycles_tell_no_context_has_no_place() -> None:
+    windows = (range(60, 100), range(160, 200), range(300, 303))
+    rank = recording(growing, windows, context=lambda n: None if n in windows[2] else 64 + 2 * n)
+    found = measure_overhead(traces.trace(rank))
+    over = dict(found.table.select("stretch", "over_untraced").iter_rows())
+    assert over["window 2"] is None
+    assert over["window 1"] == pytest.approx(0.25, abs=4e-3)
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(OBSERVER - 1, abs=3e-3)
+
+
 def test_a_slowdown_that_stays_is_seen_in_a_request_that_grows() -> None:
     found = measure_overhead(traces.trace(recording(lambda n: growing(n) * (1.2 if n >= 60 else 1.0))))
     assert found.growth is not None

@@ -193,6 +193,8 @@ def _drift(one: pl.DataFrame, growth: Growth | None) -> Interval | None:
         return Interval(ratio.value - 1, low, high)
     mine = placed(one.filter(pl.col("rank") == one["rank"][0]))[0]
     window = mine.filter(pl.col("window") == mine["window"].min())
+    if not window.height:
+        return None
     place = float(window.get_column(PLACE).to_numpy().mean())
     behind = mine.filter("control", pl.col("start_ns") > window["start_ns"].max()).head(2 * NEIGHBOURS)
     ahead = mine.filter("control", pl.col("stretch") == BEFORE).tail(2 * NEIGHBOURS)
@@ -214,9 +216,9 @@ def _table(labelled: pl.DataFrame, tiers: Mapping[str, tuple[str, str]]) -> pl.D
             over = None
             if control is not None and control.place is None:
                 over = median.value / control.untraced_ns.value - 1
-            elif control is not None and traced:
+            elif control is not None and traced and (near := control.beside.get((str(rank), int(mine["window"][0])))):
                 at, steps = points(places.filter(pl.col("stretch") == stretch))
-                typical = control.beside[str(rank), int(mine["window"][0])].at(at)
+                typical = near.at(at)
                 over = float(np.median(steps - typical) / typical.mean())
             rows.append(
                 {
