@@ -20,6 +20,7 @@ from speccollect.cupti_layouts import Layouts, NoLayout, layouts_of
 from speccollect.cupti_records import NAME, Ints, Table
 from speccollect.native.build import NotBuilt
 from speccollect.native.cupti_library import load
+from specschema.figures import percent
 
 BUFFER_BYTES: Final = 8 << 20
 """About 38 000 kernel records. CUPTI clears a buffer when it gets it, on whatever thread that is."""
@@ -279,4 +280,4 @@ def _believe(kind: int, array: npt.NDArray[Any], begun: int, ended: int) -> None
     wrong = (array["kind"] != kind) | (whole & ((end < start) | (start < begun - APART_NS) | (end > ended + APART_NS)))
     share = float(wrong.mean())
     if share > DOUBTFUL:
-        raise CuptiError(f"{share:.0%} of the records of kind {kind} have times that can't be")
+        raise CuptiError(f"{percent(share, 0)} of the records of kind {kind} have times that can't be")
