@@ -23,6 +23,8 @@ PLAIN = "sglang_tp2_plain"
 RECORDINGS = (
     *(f"{EVENING}{name}" for name in ("2", "5", "2_nccl")),
     *(f"{STORY}{name}" for name in ("1", "2", "3", "5", "2_nccl", "2_nccl_p2p_off")),
+    "story/pinning_free",
+    "story/recv_every_step",
 )
 
 
@@ -35,12 +37,14 @@ class Acted:
         rule: the finding.
         turned: which of its knobs.
         after: the recording with the change.
+        label: what the pair is called.
     """
 
     before: str
     rule: str
     turned: str
     after: str
+    label: str = ""
 
 
 ACTED = (
@@ -50,10 +54,12 @@ ACTED = (
     Acted(f"{STORY}5", "below_breakeven", "fewer steps", f"{STORY}3"),
     Acted(f"{STORY}5", "below_breakeven", "fewer steps", f"{STORY}2"),
     Acted(f"{STORY}5", "below_breakeven", "fewer steps", f"{STORY}1"),
+    Acted("story/pinning_free", "idle_gaps", "core of its own", "story/pinning_main_thread", "third machine, pinned"),
+    Acted("story/recv_every_step", "idle_gaps", "recv interval 10", "story/recv_every_10th", "fourth, fewer receives"),
 )
 WOULD_ACT = {
-    "idle_gaps": "each rank pinned to cores of its own",
-    "straggler": "the late rank pinned to its GPU's node",
+    "idle_gaps": "a faster host",
+    "straggler": "the late rank's host made faster",
     "verify_attention": "another --attention-backend",
 }
 
@@ -89,7 +95,7 @@ def device_token_ms(m: Measured) -> float:
 
 
 def main() -> None:
-    print(f"{'first finding of each recording':36}{'rule':18}{'up to':>7}  no sample acts on it; this one would")
+    print(f"{'first finding of each recording':36}{'rule':18}{'up to':>7}  acted on by, or what would")
     for name in RECORDINGS:
         first = findings(name)[0]
         acted = [a.after for a in ACTED if (a.before, a.rule) == (name, first["rule"])]
@@ -102,7 +108,7 @@ def main() -> None:
         won, device = token_ms(before) - token_ms(after), device_token_ms(before) - device_token_ms(after)
         label = f"{a.before.rpartition('/')[2]} -> {a.after.rpartition('_')[2]}".replace("sglang_tp2_", "")
         place = "story " if a.before.startswith("story") else ""
-        print(f"  {place + label:34}{a.turned:16}{row['win_ms_per_token']:7.3f}{won:10.3f}{device:8.3f}")
+        print(f"  {a.label or place + label:34}{a.turned:16}{row['win_ms_per_token']:7.3f}{won:10.3f}{device:8.3f}")
 
 
 if __name__ == "__main__":

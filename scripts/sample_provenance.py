@@ -78,7 +78,7 @@ def _facts(path: Path) -> list[tuple[str, str]]:
 
 def provenance(folder: Path) -> str:
     """A table with a row a sample, those of the story last, and below it what is the same for all."""
-    paths = [*sorted(folder.glob("*.parquet")), *sorted(folder.glob("story/*.parquet"))]
+    paths = [path for part in ("", "eager/", "story/") for path in sorted(folder.glob(f"{part}*.parquet"))]
     rows = [dict(_facts(path)) for path in paths]
     alike = [name for name in rows[0] if len({row[name] for row in rows}) == 1]
     columns = [name for name in rows[0] if name not in alike]

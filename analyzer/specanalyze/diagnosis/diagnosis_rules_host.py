@@ -140,8 +140,9 @@ RULES: Final = (
         "Does the device wait for launches or the host?",
         {
             "sglang": "CUDA graphs for all batch sizes in use (--cuda-graph-bs); overlap scheduling on (no --disable-overlap-schedule); "
-            "fewer eager kernels between graphs; a faster or pinned CPU core",
-            "vllm": "full CUDA graphs (cudagraph_mode FULL), async scheduling; fewer eager kernels between graphs; a pinned CPU core",
+            "requests taken in every tenth step (--scheduler-recv-interval 10: each taking is a broadcast over the tensor parallel "
+            "ranks); fewer eager kernels between graphs; a faster CPU core",
+            "vllm": "full CUDA graphs (cudagraph_mode FULL), async scheduling; fewer eager kernels between graphs; a faster CPU core",
         },
         "the untraced cycle stays the same on a faster CPU, or the device is busy in an untraced nvidia-smi/DCGM reading",
         idle_gaps,
