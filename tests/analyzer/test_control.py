@@ -175,7 +175,9 @@ def test_json_of_a_control() -> None:
     told = found.to_json()
     assert told["of"] == "untraced cycles beside the windows"
     assert (told["along"], told["cycles"], told["windows_from"], told["windows_to"]) == ("context", 119, 184, 460)
-    assert told["untraced_ns"] == found.untraced_ns.value
+    untraced = found.untraced_ns
+    assert (told["untraced_ns"], told["untraced_low_ns"]) == (untraced.value, untraced.low)
+    assert (told["untraced_high_ns"], told["traced_ns"]) == (untraced.high, found.traced_ns)
     whole = control(recording(lambda _: 1000)).to_json()
     assert (whole["of"], whole["along"], whole["windows_from"]) == (WHOLE, None, None)
 

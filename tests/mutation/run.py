@@ -58,14 +58,13 @@ ATTRIBUTION: Final = (
     ),
     *("compact_nodes", "compact_window", "compact_talk"),
 )
-CONTROL: Final = ("control", "neighbours", "cycle_growth", "cycle_place", "device_growth")
 MODULES: Final = {
     "intervals": "specanalyze.intervals",
     "collectives": "specanalyze.collectives",
     "compact_rank": "specanalyze.formats.compact_rank",
     "rank_collector": "specanalyze.formats.rank_collector",
     **{name: f"specanalyze.attribution.{name}" for name in ATTRIBUTION},
-    **{name: f"specanalyze.answers.{name}" for name in ("accept", "positions", "calibration", *CONTROL)},
+    **{name: f"specanalyze.answers.{name}" for name in ("accept", "positions", "calibration")},
 }
 """Partition, join, waiting and transfer, accept lengths, and what they stand on."""
 TESTS: Final = tuple(
@@ -99,7 +98,7 @@ TESTS: Final = tuple(
             "placed_rows",
         ),
         *("compact_rank", "executable_graphs", "graph_ids_in_json"),
-        *("control", "cycle_growth", "context_growth", "breakeven_along"),
+        "control",
     )
 )
 FEW: Final = 25
