@@ -18,6 +18,10 @@ _ACCEPTED_FIELDS: Final = (
 _NEWEST_FIELD: Final = _ACCEPTED_FIELDS[0]
 
 
+_RUNNERS: Final = ("decode_cuda_graph_runner", "graph_runner", "cuda_graph_runner")
+"""Attributes of the model runner that hold the target's graph runner, newest name first."""
+
+
 def place_of(scheduler: Any) -> dict[str, int | None]:
     """Coordinates of this scheduler; where they are kept moved twice."""
     context = sys.modules.get("sglang.srt.runtime_context")
@@ -58,17 +62,30 @@ def mode_of(batch: Any) -> str | None:
     return None
 
 
-def graph_batch_size_of(scheduler: Any, result: Any, replayed: bool) -> int | None:
-    """Batch size of the target's CUDA graph that ran, from its runner; None when the forward was eager."""
-    if not getattr(result, "can_run_cuda_graph", replayed):
-        return None
-    worker = scheduler.tp_worker
-    model_runner = getattr(worker, "worker", worker).model_runner  # TpModelWorkerClient wraps the worker up to 0.5.3
-    for name in ("decode_cuda_graph_runner", "graph_runner", "cuda_graph_runner"):
-        runner = getattr(model_runner, name, None)
-        if runner is not None:
-            return getattr(runner, "bs", None)
-    return None
+class TargetGraph:
+    """The target's CUDA graph runner; where it is kept is looked up once for each worker."""
+
+    __slots__ = ("_model_runner", "_name", "_worker")
+
+    def __init__(self) -> None:
+        self._worker: Any = None
+        self._model_runner: Any = None
+        self._name = _RUNNERS[0]
+
+    def graph_batch_size(self, scheduler: Any) -> int | None:
+        """Batch size of the target's graph that ran last; None where its runner doesn't say."""
+        worker = scheduler.tp_worker
+        if worker is not self._worker:
+            # TpModelWorkerClient wraps the worker up to 0.5.3
+            self._worker, self._model_runner = worker, getattr(worker, "worker", worker).model_runner
+        runner = getattr(self._model_runner, self._name, None)
+        if runner is None:
+            for name in _RUNNERS:
+                runner = getattr(self._model_runner, name, None)
+                if runner is not None:
+                    self._name = name
+                    break
+        return getattr(runner, "bs", None)
 
 
 def progress_of(requests: Sequence[Any]) -> list[tuple[int, bool]]:

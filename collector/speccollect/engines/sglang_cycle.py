@@ -16,8 +16,8 @@ import time
 from typing import Any, Final
 
 from speccollect.engines.sglang_batch import (
+    TargetGraph,
     accepted_of,
-    graph_batch_size_of,
     mode_of,
     place_of,
     progress_of,
@@ -60,6 +60,7 @@ class CycleHooks:
         self._algorithm: Any = None
         self._mode: str | None = None
         self._polled = False
+        self._target = TargetGraph()
 
     def started(self, wrapped: Call, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``Scheduler.__init__``: tells the recorder which rank this is and what the server runs with."""
@@ -155,11 +156,16 @@ class CycleHooks:
             request_ids.append(request.rid)
             context += len(request.origin_input_ids) + len(request.output_ids)  # as its seqlen
         speculative = mode == "speculative"
+        drafts = 0
+        if speculative:
+            worker = getattr(scheduler, "model_worker", None)
+            verified = getattr(worker, "speculative_num_draft_tokens", None)  # the worker's own number: it may adapt
+            drafts = verified - 1 if verified else self._draft_tokens(scheduler)
         recorder = self._recorder
         number = recorder.begin_cycle(
             mode,
             len(request_ids),
-            self._draft_tokens(scheduler) if speculative else 0,
+            drafts,
             request_ids,
             context if speculative or mode == "decode" else None,
         )
@@ -194,7 +200,8 @@ class CycleHooks:
         size: int | None = None
         try:
             if result is not None:
-                size = graph_batch_size_of(scheduler, result, step.replayed)
+                if getattr(result, "can_run_cuda_graph", step.replayed):
+                    size = self._target.graph_batch_size(scheduler)
                 noted = (number, step.mode, step.batch_size, step.accepted, step.before)
                 setattr(result, NOTE, tuple.__new__(Noted, noted))  # as Noted(...), without its frame
         finally:
@@ -203,7 +210,7 @@ class CycleHooks:
             self._recorder.end_cycle(number, graph_batch_size=size)
 
     def _draft_tokens(self, scheduler: Any) -> int:
-        """Tokens the draft proposes per request: the worker's own number (it may adapt), else the server's argument."""
+        """Tokens the draft proposes per request, where ``model_worker`` doesn't say: the draft worker, else the server's argument."""
         worker = getattr(scheduler, "model_worker", None) or getattr(scheduler, "draft_worker", None)
         verified = getattr(worker, "speculative_num_draft_tokens", None)
         if verified is None:
@@ -303,12 +310,22 @@ class CycleHooks:
         """
         recorder = self._recorder
         lengths: list[int | None] = []
-        for request, then, (tokens, finished) in zip(requests, before, progress_of(requests), strict=True):
-            committed, over = then
-            if finished and not over:
+        place = 0
+        for request in requests:
+            committed, over = before[place]
+            place += 1
+            stop = getattr(request, "finished_len", None)  # as progress_of, in this frame
+            tokens = len(request.output_ids) if stop is None else stop
+            if over:
+                lengths.append(None)
+                continue
+            if request.finished():
                 recorder.request_finished(request.rid, len(request.origin_input_ids), tokens)
-            kept = not over and tokens >= committed and not getattr(request, "is_retracted", False)
+            kept = tokens >= committed and not getattr(request, "is_retracted", False)
             lengths.append(tokens - committed if kept else None)
-        if cycle is not None and cycle.mode != "idle" and cycle.batch_size == len(requests):
-            accepted = accepted_of(result, cycle.accepted, len(requests)) if cycle.mode == "speculative" else None
-            recorder.accept(cycle.number, lengths, accepted)
+        if cycle is None:
+            return
+        number, mode, batch_size, counted, _ = cycle
+        if mode != "idle" and batch_size == len(requests):
+            accepted = accepted_of(result, counted, batch_size) if mode == "speculative" else None
+            recorder.accept(number, lengths, accepted)
