@@ -130,10 +130,16 @@ def _first(rules: Sequence[ModuleRule], name: str, class_name: str) -> ModuleCla
 
 
 def _in_block(below: str, name: str, class_name: str) -> ModuleClass:
-    """Class of a module of a MoE block, by its path below the block: what lies in shared experts or experts is theirs."""
-    for part in below.split(".")[:-1]:
+    """Class of a module of a MoE block, by its path below the block: what lies in shared experts or experts is theirs, but for the
+    block's own router, which vLLM's fused experts hold (``experts.gate``)."""
+    parts = below.split(".")
+    for place, part in enumerate(parts[:-1]):
         if EXPERTS_NAME.match(part):
-            return ModuleClass("moe", "shared_experts" if part.startswith("shared") else "experts")
+            shared = part.startswith("shared")
+            own = _first(IN_MOE, name, class_name)
+            if not shared and place == len(parts) - 2 and own.subclass == "router":
+                return own
+            return ModuleClass("moe", "shared_experts" if shared else "experts")
     return _first(IN_MOE, name, class_name)
 
 

@@ -215,6 +215,25 @@ def test_simulated_acceptance_is_named() -> None:
     assert warned(trace, "SGLANG_SIMULATE_ACC_LEN=2.0 is set: the server invents acceptance")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"speculative_config.rejection_sample_method": "synthetic"},
+        {"speculative_config": {"rejection_sample_method": "synthetic"}},
+    ],
+)
+def test_acceptance_that_vllm_makes_up_is_told_by_its_argument(arguments: dict[str, Any]) -> None:
+    trace = dataclasses.replace(
+        run_of([0, 1] * 30), metadata={"environment": {"server": "vllm", "server_args": arguments}}
+    )
+    assert warned(trace, "rejection_sample_method is synthetic: the server invents acceptance")
+    arguments = {"speculative_config.rejection_sample_method": "strict"}
+    trace = dataclasses.replace(
+        run_of([0, 1] * 30), metadata={"environment": {"server": "vllm", "server_args": arguments}}
+    )
+    assert not warned(trace, "the server invents acceptance")
+
+
 def test_a_real_cycle_log(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = reference / "traces/sglang_h200/tp1/e2_m14_rank0.json.gz"
     assert run(["accept", str(trace), "--json"]) == 0

@@ -35,6 +35,8 @@ MODULES = {
     ("Qwen3MoeModel.layers.0.mlp", "Qwen3MoeSparseMoeBlock"): ("moe", "moe_block"),
     ("Qwen3MoeModel.layers.0.mlp.experts", "FusedMoE"): ("moe", "experts"),
     ("Qwen3MoeModel.layers.0.mlp.gate", "ReplicatedLinear"): ("moe", "router"),
+    ("Qwen3MoeModel.layers.0.mlp.experts.gate", "ReplicatedLinear"): ("moe", "router"),
+    ("Qwen3MoeModel.layers.0.mlp.experts.0.gate_proj", "ColumnParallelLinear"): ("moe", "experts"),
     ("Qwen3MoeModel.layers.0", "Qwen3MoeDecoderLayer"): (None, "container"),
 }
 

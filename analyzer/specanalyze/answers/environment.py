@@ -153,12 +153,17 @@ def variables(environment: Mapping[str, Any]) -> Mapping[str, str] | None:
 
 
 def argument(environment: Mapping[str, Any], *names: str) -> Any:
-    """The server argument of the first of the names (dotted where nested) that is recorded; None where none is."""
+    """The server argument of the first of the names (dotted where nested) that is recorded; None where none is.
+
+    The collector writes vLLM's nested arguments under dotted names, a command line has them nested.
+    """
     args = argument_section(environment)
     for name in names:
-        value: Any = args
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+        value: Any = args.get(name)
+        if value is None:
+            value = args
+            for part in name.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
             return value
     return None

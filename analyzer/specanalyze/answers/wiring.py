@@ -24,6 +24,8 @@ COLLAPSE: Final = 0.2
 """A second position accepted less than this share of the first: drafts beyond the first see the wrong input."""
 
 SIMULATION: Final = ("SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_METHOD")
+METHOD: Final = "rejection_sample_method"
+"""vLLM's argument (of its speculative_config) that can make acceptance up."""
 """Environment variables that make a server invent acceptance."""
 
 
@@ -74,16 +76,18 @@ def wiring_warnings(steps: pl.DataFrame, positions: pl.DataFrame, environment: M
 
 
 def simulated(accepted: pl.Series, environment: Mapping[str, Any]) -> str | None:
-    """The line for acceptance that the server invents, told by its variable or by every step accepting the same."""
+    """The line for acceptance that the server invents, told by its variable or argument, or by every step accepting the same."""
     recorded = variables(environment) or {}
     name = next((n for n in SIMULATION if recorded.get(n)), None)
     if name is not None:
         return (
             f"{name}={recorded[name]} is set: the server invents acceptance, the draft's own is not in this recording"
         )
+    if argument(environment, f"speculative_config.{METHOD}", METHOD) == "synthetic":
+        return f"{METHOD} is synthetic: the server invents acceptance, the draft's own is not in this recording"
     if len(accepted) >= 5 * ENOUGH_STEPS and accepted.n_unique() == 1 and accepted[0] > 0:
         return (
             f"each of {len(accepted)} verify steps accepted exactly {accepted[0]}: no real draft does; is acceptance simulated "
-            "(SGLANG_SIMULATE_ACC_LEN)?"
+            "(SGLANG_SIMULATE_ACC_LEN; vLLM: rejection_sample_method)?"
         )
     return None
