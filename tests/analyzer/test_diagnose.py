@@ -81,6 +81,10 @@ FAST_ALLREDUCE = replace(TWO, phases={**TWO.phases, "verify": verify_work(18_000
 FEW_LARGE_ALLREDUCES = Work(
     {ALLREDUCE: (2, 8_000_000), MOE: (61, 6_000_000), GEMM: (61, 3_000_000), ATTENTION: (61, 10**6)}
 )
+INDUCTOR = "triton_per_fused_copy__mul_sum_0"
+REDUCED_LAYERS = Work(
+    {ATTENTION: (61, 3 * 10**6), MOE: (61, 9 * 10**6), INDUCTOR: (61, 122_000), ALLREDUCE: (61, 4 * 10**6)}
+)
 PATTERNS = {"good": (0.75, 0.55), "bad": (0.10, 0.01), "first": (0.3, 0.29), "deep": (0.95, 0.91)}
 
 
@@ -156,6 +160,11 @@ CASES: dict[str, Case] = {
         tuned_recording(ranks=2, lag_ns={1: 1_500_000}, verify=FEW_LARGE_ALLREDUCES, **SHORT),
         tuned_recording(ranks=2, lag_ns={1: 50_000}, verify=FEW_LARGE_ALLREDUCES, **SHORT),
         "rank 1 is a straggler: the others wait 1.500 ms a cycle",
+    ),
+    "uneven_kernels": Case(
+        tuned_recording(ranks=2, slower_ns={1: (INDUCTOR, 1_220_000)}, verify=REDUCED_LAYERS, **SHORT),
+        tuned_recording(ranks=2, slower_ns={1: (INDUCTOR, 61_000)}, verify=REDUCED_LAYERS, **SHORT),
+        "triton_per_fused_copy__mul_sum_0 takes 11.0 times as long on rank 1: 1.220 ms a cycle",
     ),
     "nccl_variables": Case(
         TWO, replace(TWO, environment=environment(variables=NCCL_VARIABLES)), "NCCL_PROTO and NCCL_ALGO are not set"

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.draft_parts import DraftParts
+from specanalyze.answers.instance_kernels import InstanceKernels, rank_instances
 from specanalyze.answers.kernels import KernelTimes, rank_kernels
 from specanalyze.answers.layers import window_layers
 from specanalyze.attribution.compact_talk import CompactTalk
@@ -54,10 +55,11 @@ def both_sources(events: pl.DataFrame, pieces: int) -> tuple[RankSource, Trace]:
 def assert_same_windows(source: RankSource, trace: Trace) -> None:
     """What is told of single activities and of the starts of cycles is the same both ways, and so is what is made of them."""
     got, want = (read_rank(s, trace, look=looked) for s in (source, replace(source, compact=None)))
-    for (one, kernels, draft, layers), (other, more_kernels, more_draft, more_layers) in zip(
+    for (one, kernels, instances, draft, layers), (other, more_kernels, more_instances, more_draft, more_layers) in zip(
         got.looked, want.looked, strict=True
     ):
         assert one.equals(other)
+        assert instances == more_instances
         assert draft == more_draft
         assert layers == more_layers
         assert kernels == more_kernels
@@ -67,8 +69,8 @@ def assert_same_windows(source: RankSource, trace: Trace) -> None:
             assert getattr(mine, column).tolist() == getattr(theirs, column).tolist(), column
 
 
-def looked(work: WindowWork) -> tuple[pl.DataFrame, list[Any], list[Any], list[Any]]:
-    """A window's activities in no order, and its kernels, draft phase and layers."""
+def looked(work: WindowWork) -> tuple[pl.DataFrame, list[Any], list[Any], list[Any], list[Any]]:
+    """A window's activities in no order, and its kernels, in all and by instance, draft phase and layers."""
     has_gap = work.gap > 0
     rows = pl.DataFrame(
         {
@@ -92,9 +94,12 @@ def looked(work: WindowWork) -> tuple[pl.DataFrame, list[Any], list[Any], list[A
     kernels = rank_kernels("0", [KernelTimes.of(work)])
     layers = [window_layers(work, phase) for phase in ("verify", "draft", "outside", "unattributed")]
     draft = DraftParts.of(work)
+    instances = rank_instances([InstanceKernels.of(work)])
+    by_instance = instances.times.join(instances.keys.with_row_index("kernel"), on="kernel", how="left").drop("kernel")
     return (
         rows.sort(rows.columns).with_columns(window=pl.lit(work.window)),
         kernels.sort(kernels.columns).rows(),
+        by_instance.sort(by_instance.columns).rows(),
         [*draft.once_ns.tolist(), *draft.all_ns.tolist(), draft.once, draft.inside, draft.replays, draft.instances],
         [(w.times.sort(w.times.columns).rows(), w.placed, w.replays, w.unplaced_ns, w.nodes_known) for w in layers],
     )

@@ -86,6 +86,8 @@ class Recording:
         cycles, traced: cycles in all, and how many of them, the last ones, have kernels.
         observer_ns: what each traced cycle is longer, as host time at the end of its first phase.
         lag_ns: rank key -> ns that the rank is late at the first collective of each phase; the other ranks wait.
+        slower_ns: rank key -> a kernel, and what all its calls of a phase take more on that rank; the others wait at the all-reduce that
+            follows each of them in the phase's work, where there is one.
         graph_batch_size: of the verify or decode graph; None for eager.
         control: False leaves the cycles before the window out.
         windows: first cycles of windows of ``traced`` cycles each, in place of the one at the end.
@@ -106,6 +108,7 @@ class Recording:
     graph_batch_size: int | None = 1
     observer_ns: int = 0
     lag_ns: Mapping[int, int] = field(default_factory=dict)
+    slower_ns: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     control: bool = True
     jitter: Sequence[int] = JITTER
@@ -159,7 +162,7 @@ class Recording:
             begin = at
             for place, (phase, work) in enumerate(self.phases.items()):
                 off = self.jitter[number % len(self.jitter)]
-                work = _jittered(work, off)
+                work = _slower(_jittered(work, off), self.slower_ns.get(rank))
                 if self.grows_ns and phase in ("verify", "decode"):
                     calls, ns = work.kernels[ATTENTION]
                     grown = ns + self.grows_ns * number
@@ -199,6 +202,14 @@ def _jittered(work: Work, thousandths: int) -> Work:
     longest = max(work.kernels, key=lambda name: work.kernels[name][1])
     calls, ns = work.kernels[longest]
     return replace(work, kernels={**work.kernels, longest: (calls, ns + ns * thousandths // 1000)})
+
+
+def _slower(work: Work, slower: tuple[str, int] | None) -> Work:
+    if slower is None or slower[0] not in work.kernels:
+        return work
+    name, more = slower
+    changes = {name: more} | ({ALLREDUCE: -more} if ALLREDUCE in work.kernels else {})
+    return replace(work, kernels={n: (calls, ns + changes.get(n, 0)) for n, (calls, ns) in work.kernels.items()})
 
 
 def _device_rows(work: Work, start: int, correlation: int, lag: int) -> Iterator[dict[str, Any]]:

@@ -292,6 +292,11 @@ def by_layer(result: Layers) -> pl.DataFrame:
     )
 
 
+def over_layers(column: str) -> pl.Expr:
+    """A column of module paths with layer numbers as ``N``: ``model.layers.17.mlp`` -> ``model.layers.N.mlp``."""
+    return pl.col(column).str.replace_all(r"\.\d+(\.|$)", ".N$1").alias(column)
+
+
 def by_module(result: Layers) -> pl.DataFrame:
     """Modules over all layers.
 
@@ -299,9 +304,8 @@ def by_module(result: Layers) -> pl.DataFrame:
         rank, module (layer numbers as ``N``), module_class, bucket, subclass, activities, exposed_ns, gap_before_ns,
         share (of the phase's placed time), largest first.
     """
-    general = pl.col("module").str.replace_all(r"\.\d+(\.|$)", ".N$1").alias("module")
     sums = (
-        result.table.with_columns(general)
+        result.table.with_columns(over_layers("module"))
         .group_by("rank", "module", "module_class", "bucket", "subclass", maintain_order=True)
         .agg(
             pl.col("activities").sum(),

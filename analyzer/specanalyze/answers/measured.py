@@ -17,10 +17,12 @@ from specanalyze.answers.cycle_growth import Growth, growth_of_cycles
 from specanalyze.answers.device_growth import device_growth
 from specanalyze.answers.draft_parts import DraftParts, once_shares
 from specanalyze.answers.environment import argument, environment_of
+from specanalyze.answers.instance_kernels import InstanceKernels
 from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.answers.measured_rank import MeasuredRank, read_measured
 from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.positions import acceptance_by_position
+from specanalyze.answers.uneven_kernels import compared_kernels, uneven_kernels
 from specanalyze.answers.whole_cycles import whole_cycles
 from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, replicas
@@ -58,6 +60,7 @@ class Measured:
         waits: collectives across ranks; None with one rank.
         said_draft_steps: draft steps as the user says, where the recording does not.
         draft_once: see ``draft_parts.once_shares``.
+        instances: rank -> its kernels instance by instance; see ``compared`` and ``uneven``.
     """
 
     trace: Trace
@@ -69,6 +72,7 @@ class Measured:
     waits: Waits | None
     said_draft_steps: int | None = None
     draft_once: Mapping[str, float] = field(default_factory=dict)
+    instances: Mapping[str, InstanceKernels] = field(default_factory=dict)
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -223,6 +227,16 @@ class Measured:
         return device_growth(self.per_cycle, mine, self.growth)
 
     @cached_property
+    def compared(self) -> pl.DataFrame:
+        """The same kernels on several ranks, see ``uneven_kernels.compared_kernels``."""
+        return compared_kernels(self.instances, self.breakdown)
+
+    @cached_property
+    def uneven(self) -> pl.DataFrame:
+        """Those that take longer on some ranks, see ``uneven_kernels.uneven_kernels``."""
+        return uneven_kernels(self.instances, self.breakdown, self.compared)
+
+    @cached_property
     def idle_factor(self) -> float | None:
         """By how much the traced idle time shrinks so that the traced cycle equals the untraced one at its place (rule D6); None
         without an untraced control or without idle time."""
@@ -351,10 +365,12 @@ def measured_of_ranks(trace: Trace, reduced: Iterable[MeasuredRank]) -> Measured
     ranks, cycles, tables = [], [], []
     talks: dict[int, list[Talk]] = {}
     parts: list[DraftParts] = []
+    instances: dict[str, InstanceKernels] = {}
     for rank in reduced:
         ranks.append(rank.breakdown)
         cycles.append(rank.cycles)
         tables.append(rank.kernels)
+        instances[rank.breakdown.key] = rank.instances
         parts += rank.draft
         for window, talk in rank.talks.items():
             talks.setdefault(window, []).append(talk)
@@ -374,6 +390,7 @@ def measured_of_ranks(trace: Trace, reduced: Iterable[MeasuredRank]) -> Measured
         pl.concat(tables) if tables else pl.DataFrame(schema=KERNEL_SCHEMA),
         _matched(talks, len(trace.sources)),
         draft_once=once_shares(parts),
+        instances=instances,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from specanalyze.answers.draft_parts import DraftParts
+from specanalyze.answers.instance_kernels import InstanceKernels, rank_instances
 from specanalyze.answers.kernels import KernelTimes, rank_kernels
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specanalyze.attribution.rank_result import ReadRank, read_rank
@@ -19,28 +20,32 @@ from specanalyze.trace import RankSource, Trace
 
 @dataclass(frozen=True)
 class MeasuredRank:
-    """One rank, reduced: its breakdown, cycles, kernels and draft phase, and its communication kernels by window."""
+    """One rank, reduced: its breakdown, cycles, kernels (in all, and instance by instance) and draft phase, and its communication
+    kernels by window."""
 
     breakdown: RankBreakdown
     cycles: pl.DataFrame
     kernels: pl.DataFrame
+    instances: InstanceKernels
     draft: list[DraftParts]
     talks: Mapping[int, Talk]
 
 
-WindowParts: TypeAlias = tuple[KernelTimes, DraftParts]
+WindowParts: TypeAlias = tuple[KernelTimes, InstanceKernels, DraftParts]
 """What is made of the activities of one window."""
 
 
 def window_parts(work: WindowWork) -> WindowParts:
     """For ``read_rank``."""
-    return KernelTimes.of(work), DraftParts.of(work)
+    return KernelTimes.of(work), InstanceKernels.of(work), DraftParts.of(work)
 
 
 def measured_rank(read: ReadRank[Any], windows: Sequence[WindowParts]) -> MeasuredRank:
     """What is needed of a rank that was read with its communication kernels."""
-    kernels = rank_kernels(read.rank.key, [times for times, _ in windows])
-    return MeasuredRank(read.breakdown, read.cycles, kernels, [draft for _, draft in windows], read.talks)
+    kernels = rank_kernels(read.rank.key, [times for times, _, _ in windows])
+    instances = rank_instances([instances for _, instances, _ in windows])
+    drafts = [draft for _, _, draft in windows]
+    return MeasuredRank(read.breakdown, read.cycles, kernels, instances, drafts, read.talks)
 
 
 def read_measured(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> MeasuredRank:

@@ -1,4 +1,4 @@
-"""``ranks``: skew and stragglers, waiting and transfer, collective by collective (rules D4, D7)."""
+"""``ranks``: skew and stragglers: waiting and transfer, collective by collective (rules D4, D7), and kernels slower on some ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import polars as pl
 
 from specanalyze.answers.breakdown import Breakdown, assemble
 from specanalyze.answers.collective_speed import collective_speeds, limit_of
+from specanalyze.answers.instance_kernels import InstanceKernels, rank_instances
+from specanalyze.answers.uneven_kernels import slower_ns, uneven_kernels
 from specanalyze.attribution.collective_columns import NAMED
 from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_breakdown import RankBreakdown
-from specanalyze.attribution.rank_result import ReadRank, read_rank
+from specanalyze.attribution.rank_result import read_rank
 from specanalyze.attribution.wait_table import last_to_arrive, wait_json
 from specanalyze.attribution.wait_warnings import absent_ranks, wait_warnings
 from specanalyze.attribution.waits import Talk, Waits
@@ -34,6 +36,7 @@ class RanksReport:
         world_size: ranks the recording says it had; None where it does not.
         warnings: one line each.
         speeds: how fast collectives of each size moved (``collective_speed.collective_speeds``).
+        uneven: kernels that take longer on some ranks than on others (``uneven_kernels.uneven_kernels``).
     """
 
     breakdown: Breakdown
@@ -42,10 +45,11 @@ class RanksReport:
     world_size: int | None
     warnings: list[str]
     speeds: pl.DataFrame
+    uneven: pl.DataFrame
 
 
 def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> RanksReport:
-    """Match the ranks' collectives and split their durations into waiting and transfer.
+    """Match the ranks' collectives and split their durations into waiting and transfer; compare their other kernels.
 
     Raises:
         TraceError: as ``breakdown.break_down``.
@@ -54,8 +58,10 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
     talk: list[Talk] = []
     hosts: dict[str, str | None] = {}
     world = None
-    for rank, spoken, host, size in each_rank(trace, _rank, phase_map):
+    instances: dict[str, InstanceKernels] = {}
+    for rank, spoken, kernels, host, size in each_rank(trace, _rank, phase_map):
         broken_down.append(rank)
+        instances[rank.key] = kernels
         talk.append(spoken)
         hosts[rank.key] = host
         world = max(world or 0, size or 0) or None
@@ -77,16 +83,17 @@ def compare_ranks(trace: Trace, phase_map: Mapping[str, str] | None = None) -> R
             f"size of {counted(unsized.get_column('collective').n_unique(), 'collective')} unknown: the replays fit captured graphs of several "
             "batch sizes, or the map does not tell it"
         )
-    return RanksReport(result, waits, hosts, world, warnings, collective_speeds(collectives, limit))
+    uneven = uneven_kernels(instances, result)
+    return RanksReport(result, waits, hosts, world, warnings, collective_speeds(collectives, limit), uneven)
 
 
 def _rank(
     source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None
-) -> tuple[RankBreakdown, Talk, str | None, int | None]:
-    """One rank's breakdown and communication kernels; its host, and the number of ranks that its file tells."""
-    read: ReadRank[None] = read_rank(source, trace, phase_map, talks=True)
+) -> tuple[RankBreakdown, Talk, InstanceKernels, str | None, int | None]:
+    """One rank's breakdown, communication kernels and other kernels; its host, and the number of ranks that its file tells."""
+    read = read_rank(source, trace, phase_map, talks=True, look=InstanceKernels.of)
     assert read.communication is not None
-    return read.breakdown, read.communication, read.rank.host, read.rank.world_size
+    return read.breakdown, read.communication, rank_instances(read.looked), read.rank.host, read.rank.world_size
 
 
 def _with_transfer(waits: Waits | None, talk: list[Talk]) -> pl.DataFrame:
@@ -134,9 +141,15 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
         transfer_ns (over matched collectives, null where none matched or only one rank), collectives (matched),
         late (collectives this rank arrived last at), message_bytes, bus_gb_s, link_share, bound, message (of the kind of collective
         with the most transfer time: bytes one rank puts in, bus bandwidth at the median, its share of the link's limit, what
-        bounds it, and all of it in words; null where unknown).
+        bounds it, and all of it in words; null where unknown), slower_ns (what its kernels of ``RanksReport.uneven`` take more in an
+        instance of the phase than on the fastest rank; 0 where there are none, null with one rank).
     """
     rows = []
+    slower = {
+        (r, p): ns
+        for r, p, ns in slower_ns(report.uneven).group_by("rank", "phase").agg(pl.col("slower_ns").sum()).iter_rows()
+    }
+    several = len(report.breakdown.ranks) > 1
     waits = report.waits
     for r in report.breakdown.ranks:
         for phase, buckets in r.buckets_ns.items():
@@ -151,6 +164,7 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
             }
             row |= dict.fromkeys(("wait_ns", "transfer_ns", "collectives", "late"))
             row |= _costliest(report.speeds, phase)
+            row["slower_ns"] = slower.get((r.key, phase), 0.0) if several else None
             if waits is not None and waits.matched:
                 used = waits.table(
                     *("collective", "rank", "dur_ns", "wait_ns", "transfer_ns", "voided"),
@@ -184,6 +198,7 @@ def ranks_frame(report: RanksReport) -> pl.DataFrame:
         "link_share": pl.Float64,
         "bound": pl.String,
         "message": pl.String,
+        "slower_ns": pl.Float64,
     }
     return pl.DataFrame(rows, schema=schema)
 
@@ -197,7 +212,7 @@ def _costliest(speeds: pl.DataFrame, phase: str) -> dict[str, Any]:
 
 
 def ranks_json(report: RanksReport) -> dict[str, Any]:
-    """``ranks --json``: wait, hosts, clock offsets, and one row a rank and phase."""
+    """``ranks --json``: wait, hosts, clock offsets, one row a rank and phase, and the kernels that are slower on some ranks."""
     document: dict[str, Any] = {
         "trace": report.breakdown.name,
         "wait": wait_json(report.waits),
@@ -205,6 +220,7 @@ def ranks_json(report: RanksReport) -> dict[str, Any]:
         "world_size": report.world_size,
         "ranks": ranks_frame(report).to_dicts(),
         "collectives_by_size": report.speeds.to_dicts(),
+        "uneven_kernels": report.uneven.to_dicts(),
         "warnings": report.warnings,
     }
     if report.waits is not None and report.waits.offsets:

@@ -114,7 +114,7 @@ def examine(m: Measured, baseline: Measured | None = None, warnings: list[str] |
             "beyond_ns_per_cycle": more,
             "confidence": answer.confidence,
             "evidence": list(answer.evidence),
-            "knob": rule.knob(subject.server),
+            "knob": answer.knob or rule.knob(subject.server),
             "disproof": rule.disproof,
             "withheld": answer.withheld,
         }

@@ -33,6 +33,7 @@ class Found:
         win_ns: what a cycle would win at most, ns; None where it cannot be told.
         withheld: why advice is withheld; then win_ns is None.
         of: parts of the cycle that the win is taken from, (phase or None for all, bucket); empty: the cycle as a whole.
+        knob: what to turn, where what was found decides it; None: the rule's own.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Found:
     win_ns: float | None = None
     withheld: str | None = None
     of: tuple[tuple[str | None, str], ...] = ()
+    knob: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from specanalyze.diagnosis import (
     diagnosis_rules_draft,
     diagnosis_rules_host,
     diagnosis_rules_ranks,
+    diagnosis_rules_uneven,
 )
 from specanalyze.diagnosis.diagnosis_rule import Rule
 
@@ -19,5 +20,6 @@ RULES: Final[tuple[Rule, ...]] = (
     *diagnosis_rules_host.RULES,
     *diagnosis_rules_draft.RULES,
     *diagnosis_rules_ranks.RULES,
+    *diagnosis_rules_uneven.RULES,
 )
 """Each rule names a fault that one recording can show."""

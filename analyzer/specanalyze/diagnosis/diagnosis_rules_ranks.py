@@ -21,6 +21,7 @@ from specanalyze.diagnosis.diagnosis_rule import (
     Subject,
     ms,
 )
+from specanalyze.diagnosis.diagnosis_rules_uneven import uneven
 from specschema.figures import percent
 from specschema.phases import COMMUNICATION_BUCKETS, IDLE_BUCKETS
 
@@ -55,22 +56,39 @@ def straggler(s: Subject) -> Answer:
     late, ns = by_rank.row(0)
     share = ns / (float(caused.get_column("wait_ns").sum()) or 1.0)
     wait = ns / (ranks - 1) / cycles
-    if share < STRAGGLER_SHARE or wait < WAIT_SHARE * s.step_ns:
+    slower = _slower_kernels(s, late)
+    if share < STRAGGLER_SHARE or wait - slower < WAIT_SHARE * s.step_ns:
         return None
     mine = caused.filter(pl.col("late") == late)
     first = float(mine.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / ns
-    evidence = (
+    evidence: tuple[str, ...] = (
         f"the other ranks wait {ms(wait)} a cycle and rank for it; rank {late} is last for {percent(share, 0)} of all waiting time "
         "(`ranks` counts instead: last in so many of the collectives)",
         f"{percent(first, 0)} of this waiting is at the first collective of a graph"
         + (": the rank's host is late, not its GPU" if first > 0.5 else ": its device work is slower"),
     )
+    if slower:
+        evidence += (
+            f"{ms(slower)} of it is for kernels that are slower there (see `uneven_kernels`), and not counted here",
+        )
+        wait -= slower
     title = f"rank {late} is a straggler: the others wait {ms(wait)} a cycle for it"
     if first > 0.5 and not s.m.controlled:
         return Found(title, evidence, LOW, withheld=NO_CONTROL)
     # a late host shows as idle time of its rank and as waiting of the others: one and the same time
     of = tuple((None, b) for b in (*COMMUNICATION_BUCKETS, *IDLE_BUCKETS))
     return Found(title, evidence, LOW if first > 0.5 else MEDIUM, wait, of=of)
+
+
+def _slower_kernels(s: Subject, late: str) -> float:
+    """What the others wait for a rank because its kernels are slower, mean over them, ns a cycle: ``uneven_kernels`` answers for it."""
+    found = uneven(s)
+    if found is None or found[1].agreement is None:
+        return 0.0
+    slower, waits = found[1].slower, found[1].waits or {}
+    others = [rank for rank in slower if rank != late]
+    told = [min(max(0.0, slower[late] - slower[rank]), waits.get(rank, 0.0)) for rank in others]
+    return sum(told) / len(told) if told else 0.0
 
 
 def nccl_variables(s: Subject) -> Answer:

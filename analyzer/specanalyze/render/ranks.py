@@ -5,13 +5,14 @@ from __future__ import annotations
 import polars as pl
 
 from specanalyze.answers.ranks_report import RanksReport, ranks_frame
+from specanalyze.answers.uneven_kernels import short_name, sides, span_us
 from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.figures import percent
 
 
 def draw(report: RanksReport) -> None:
-    """Print wait against transfer by rank and phase, and the collectives that were waited for longest."""
+    """Print wait against transfer by rank and phase, the collectives that were waited for longest, and kernels slower on some ranks."""
     out = console()
     frame = ranks_frame(report)
     columns = [
@@ -52,6 +53,7 @@ def draw(report: RanksReport) -> None:
     )
     if report.waits is not None and report.waits.matched:
         _draw_positions(report)
+    _draw_uneven(report)
     _draw_speeds(report)
     notes(out, _facts(report))
 
@@ -97,6 +99,36 @@ def _draw_positions(report: RanksReport) -> None:
     ]
     console().print()
     console().print(table("where the ranks wait, ms", columns, rows, spare=("worst",)))
+
+
+def _draw_uneven(report: RanksReport) -> None:
+    """Kernels that take longer on some ranks than on others, the costliest first; those of all layers in one row."""
+    if not report.uneven.height:
+        return
+    columns = [
+        ("phase", "left"),
+        ("kernel", "left"),
+        ("in module", "left"),
+        ("calls", "right"),
+        ("us a call,\nslower ranks", "left"),
+        ("us a call,\nfaster ranks", "left"),
+        ("ms a phase,\nmost / least", "right"),
+        ("difference,\nms a phase", "right"),
+        ("of the\nphase", "right"),
+    ]
+    rows = []
+    for r in report.uneven.head(10).iter_rows(named=True):
+        call = dict(zip(r["ranks"], r["call_ns"], strict=True))
+        slower, faster = (f"{', '.join(ranks)}: {span_us(call, ranks)}" for ranks in sides(r))
+        least, most = min(r["instance_ns"]), max(r["instance_ns"])
+        times = (f"{milliseconds(most)} / {milliseconds(least)}", milliseconds(r["difference_ns"]))
+        module = (r["module"] or "–").removeprefix((r["module"] or "").split("layers.N")[0])
+        name = short_name(r["name"])
+        rows.append([r["phase"], name, module, str(r["calls"]), slower, faster, *times, percent(r["share"])])
+    spare = ("ms a phase,\nmost / least", "calls", "in module")
+    out = console()
+    out.print()
+    out.print(table("same kernel, other time", columns, rows, spare=spare))
 
 
 def _draw_speeds(report: RanksReport) -> None:
@@ -146,6 +178,10 @@ def _facts(report: RanksReport) -> list[str]:
             "in `waiting` (the rank that waits least) and in `diagnose`",
             "waiting = a rank's duration minus the shortest one of the same collective; transfer = the shortest",
         ]
+    if report.uneven.height:
+        said.append(
+            "same kernel, other time: called equally often on all its ranks, medians over the phase's instances; what it costs is in `diagnose`"
+        )
     for key, offset in report.waits.offsets.items():
         spread = report.waits.offset_spread[key]
         said.append(

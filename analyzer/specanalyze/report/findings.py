@@ -14,6 +14,7 @@ from specschema.errors import TraceError
 PLOTS: Final[Mapping[str, str]] = {
     "idle_gaps": "timeline",
     "straggler": "waits",
+    "uneven_kernels": "waits",
     "profiler_distortion": "cycle-times",
     "wiring": "acceptance",
     "simulated_acceptance": "acceptance",

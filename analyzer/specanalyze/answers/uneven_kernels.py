@@ -1,0 +1,257 @@
+"""Kernels that take longer on some ranks than on others, called equally often: ranks that ought to do the same work, and do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from specanalyze.answers.bootstrap import LEVEL
+from specanalyze.answers.breakdown import Breakdown
+from specanalyze.answers.instance_kernels import KEYS, InstanceKernels
+from specanalyze.answers.medians import resampled_medians
+from specanalyze.answers.neighbours import FEW
+
+WORTH: Final = 0.005
+WORTH_NS: Final = 10_000
+"""A difference below this share of the phase, or below 10 us an instance, is not shown: equal GPUs of one host differ by one to
+five per cent in each kernel, which in a phase of a few short kernels is a share of its own."""
+PLACED_ALIKE: Final = 0.1
+"""Where the ranks know the module of shares of a kernel's calls that are further apart, they are compared by name alone."""
+
+UNEVEN_SCHEMA: Final[dict[str, Any]] = {
+    **dict.fromkeys(KEYS, pl.String),
+    "calls": pl.Int64,
+    "ranks": pl.List(pl.String),
+    "call_ns": pl.List(pl.Float64),
+    "instance_ns": pl.List(pl.Float64),
+    "fastest": pl.String,
+    "slowest": pl.String,
+    "difference_ns": pl.Float64,
+    "difference_low_ns": pl.Float64,
+    "difference_high_ns": pl.Float64,
+    "share": pl.Float64,
+}
+"""Columns of ``uneven_kernels``: phase, bucket, module (layers as N) and name; calls an instance, the same on all its ranks; by rank
+(``ranks``): ns a call, and ns an instance that the partition gave them, both medians over instances; the ranks with least and most
+of the latter, their difference with its bounds, and its share of the phase's instance."""
+
+
+def compared_kernels(ranks: Mapping[str, InstanceKernels], breakdown: Breakdown) -> pl.DataFrame:
+    """Kernels that several ranks call equally often in an instance of a phase.
+
+    Instances in which a rank calls a kernel another number of times than usual (recorded in part, a batch of another size) do
+    not count; nor do kernels that run in fewer than half of a rank's instances, or in fewer than FEW.
+
+    Args:
+        ranks: rank -> its kernels.
+        breakdown: the partition of the same ranks.
+
+    Returns:
+        Columns of UNEVEN_SCHEMA, the largest difference first; its bounds null.
+    """
+    empty = pl.DataFrame(schema=UNEVEN_SCHEMA)
+    tables = [_named(kernels, rank) for rank, kernels in ranks.items()]
+    if len(tables) < 2:
+        return empty
+    typical = _typical(_placed_alike(pl.concat(tables)))
+    order = {rank: place for place, rank in enumerate(ranks)}
+    typical = typical.sort(pl.col("rank").replace_strict(order, return_dtype=pl.Int64))
+    time = pl.col("instance_ns")
+    rows = (
+        typical.group_by(KEYS)
+        .agg(
+            pl.col("calls").first(),
+            pl.col("calls").n_unique().alias("kinds"),
+            pl.col("rank").alias("ranks"),
+            pl.col("call_ns"),
+            time,
+            pl.col("rank").get(time.arg_min()).alias("fastest"),
+            pl.col("rank").get(time.arg_max()).alias("slowest"),
+            (time.max() - time.min()).alias("difference_ns"),
+        )
+        .filter(pl.col("ranks").list.len() > 1, pl.col("kinds") == 1)
+    )
+    phases = phase_instance_ns(breakdown)
+    share = pl.col("difference_ns") / pl.col("phase").replace_strict(phases, default=None, return_dtype=pl.Float64)
+    none = pl.lit(None, dtype=pl.Float64)
+    rows = rows.with_columns(share.alias("share"), difference_low_ns=none, difference_high_ns=none)
+    return rows.select(pl.col(c).cast(t) for c, t in UNEVEN_SCHEMA.items()).sort(
+        "difference_ns", *KEYS, descending=[True, *[False] * len(KEYS)]
+    )
+
+
+def uneven_kernels(
+    ranks: Mapping[str, InstanceKernels], breakdown: Breakdown, compared: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Those of ``compared_kernels`` whose difference is worth showing (WORTH, WORTH_NS) and beyond chance: bounds at 99 %, resampled, without zero.
+
+    Args:
+        ranks, breakdown: as there.
+        compared: its answer, where it is known.
+    """
+    rows = compared_kernels(ranks, breakdown) if compared is None else compared
+    rows = rows.filter(pl.col("share") >= WORTH, pl.col("difference_ns") >= WORTH_NS)
+    if not rows.height:
+        return rows
+    table = _placed_alike(pl.concat([_named(kernels, rank) for rank, kernels in ranks.items()]))
+    bounds = [_bounds(table, row) for row in rows.iter_rows(named=True)]  # one turn a kernel worth it
+    low, high = (pl.Series(name, [b[i] for b in bounds], dtype=pl.Float64) for i, name in enumerate(_BOUNDS))
+    return rows.with_columns(low, high).filter(pl.col("difference_low_ns") > 0)
+
+
+_BOUNDS: Final = ("difference_low_ns", "difference_high_ns")
+
+
+def phase_instance_ns(breakdown: Breakdown) -> dict[str, float]:
+    """ns of an instance of each phase that has any, mean over the ranks."""
+    found: dict[str, list[float]] = {}
+    for rank in breakdown.ranks:
+        for phase, count in rank.instances.items():
+            if count and rank.total_ns(phase):
+                found.setdefault(phase, []).append(rank.total_ns(phase) / count)
+    return {phase: sum(each) / len(each) for phase, each in found.items()}
+
+
+def _named(kernels: InstanceKernels, rank: str) -> pl.DataFrame:
+    """The times of one rank with the names of their kernels."""
+    category = pl.col(KEYS).cast(pl.Categorical)
+    keys = kernels.keys.with_columns(category).with_row_index("kernel")
+    return kernels.times.join(keys, on="kernel", how="left").select(
+        pl.lit(rank).cast(pl.Categorical).alias("rank"),
+        *KEYS,
+        "window",
+        "instance",
+        "calls",
+        "busy_ns",
+        "exposed_ns",
+    )
+
+
+def _placed_alike(table: pl.DataFrame) -> pl.DataFrame:
+    """Kernels by module where the ranks know the module of the same share of a kernel's calls, else by name alone."""
+    known = pl.col("calls").filter(pl.col("module").is_not_null()).sum() / pl.col("calls").sum()
+    shares = table.group_by("rank", "phase", "name").agg(known.alias("known"))
+    unlike = (
+        shares.group_by("phase", "name")
+        .agg((pl.col("known").max() - pl.col("known").min()).alias("apart"))
+        .filter(pl.col("apart") > PLACED_ALIKE)
+        .select("phase", "name", pl.lit(True).alias("unlike"))
+    )
+    of_module = (
+        table.filter(pl.col("module").is_not_null()).group_by("phase", "name", "bucket").agg(pl.col("calls").sum())
+    )
+    usual = of_module.sort("calls", "bucket", descending=[True, False]).unique(["phase", "name"], keep="first")
+    unlike = unlike.join(
+        usual.select("phase", "name", pl.col("bucket").alias("told")), on=["phase", "name"], how="left"
+    )
+    joined = table.join(unlike, on=["phase", "name"], how="left")
+    by_module = pl.col("unlike").is_null()
+    module = pl.when(by_module).then(pl.col("module")).alias("module")
+    # Without its module a kernel's class is by name, which may be another one than the map's.
+    bucket = pl.when(by_module).then(pl.col("bucket")).otherwise(pl.coalesce("told", "bucket")).alias("bucket")
+    return (
+        joined.with_columns(module, bucket)
+        .group_by("rank", *KEYS, "window", "instance")
+        .agg(pl.col("calls", "busy_ns", "exposed_ns").cast(pl.Int64).sum())
+    )
+
+
+def _typical(table: pl.DataFrame) -> pl.DataFrame:
+    """One row a rank and kernel: calls of its usual instance, ns a call and ns an instance."""
+    of_phase = table.group_by("rank", "phase").agg(pl.struct("window", "instance").n_unique().alias("instances"))
+    usual = _usual(table).join(of_phase, on=["rank", "phase"])
+    return (
+        usual.group_by("rank", *KEYS)
+        .agg(
+            pl.col("calls").first(),
+            pl.len().alias("counted"),
+            pl.col("instances").first(),
+            (pl.col("busy_ns") / pl.col("calls")).median().alias("call_ns"),
+            pl.col("exposed_ns").median().alias("instance_ns"),
+        )
+        .filter(pl.col("counted") >= FEW, 2 * pl.col("counted") >= pl.col("instances"))
+        .with_columns(pl.col("rank", *KEYS).cast(pl.String))
+    )
+
+
+def _usual(table: pl.DataFrame) -> pl.DataFrame:
+    """Instances that call a kernel as often as it is usual on their rank."""
+    usual = pl.col("calls").quantile(0.5, "lower").over("rank", *KEYS)
+    return table.filter(pl.col("calls") == usual)
+
+
+def _bounds(table: pl.DataFrame, row: Mapping[str, Any]) -> tuple[float, float]:
+    """Bounds of a difference of medians over instances, at LEVEL.
+
+    Both ranks are resampled with the same draws: where they have the same instances, as ranks of one group do, those stay paired, and
+    what both share (a longer context) adds nothing to the bounds.
+    """
+    same = [pl.col(key).cast(pl.String).eq_missing(pl.lit(row[key], dtype=pl.String)) for key in KEYS]
+    mine = _usual(table.filter(*same, pl.col("rank").cast(pl.String).is_in([row["slowest"], row["fastest"]])))
+    drawn = []
+    for rank in (row["slowest"], row["fastest"]):
+        of_rank = mine.filter(pl.col("rank").cast(pl.String) == rank).sort("window", "instance")
+        drawn.append(resampled_medians(of_rank.get_column("exposed_ns").to_numpy().astype(np.float64)))
+    low, high = np.quantile(drawn[0] - drawn[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def slower_ns(rows: pl.DataFrame) -> pl.DataFrame:
+    """What each rank's kernels take more than the fastest rank's.
+
+    Args:
+        rows: of ``uneven_kernels`` or ``compared_kernels``.
+
+    Returns:
+        rank, phase, bucket, slower_ns an instance of the phase; one row where a rank has such a kernel, 0 where it is the fastest.
+    """
+    least = pl.col("instance_ns").list.min()
+    each = rows.select("phase", "bucket", pl.col("ranks").alias("rank"), "instance_ns", least.alias("least"))
+    return (
+        each.explode("rank", "instance_ns")
+        .group_by("rank", "phase", "bucket")
+        .agg((pl.col("instance_ns") - pl.col("least")).sum().alias("slower_ns"))
+        .sort("rank", "phase", "bucket")
+    )
+
+
+def typical_ratio(compared: pl.DataFrame) -> dict[str, float]:
+    """How many times as long as on the fastest rank a typical kernel takes on each rank.
+
+    The lesser of two medians, of kernels and of kernels weighted by their time: neither one long kernel nor many short ones alone make a
+    rank slow.
+
+    Args:
+        compared: of ``compared_kernels``.
+    """
+    least = pl.col("instance_ns").list.min()
+    each = compared.select(pl.col("ranks").alias("rank"), "instance_ns", least.alias("least"))
+    each = each.explode("rank", "instance_ns").filter(pl.col("least") > 0)
+    each = each.with_columns((pl.col("instance_ns") / pl.col("least")).alias("ratio")).sort("rank", "ratio")
+    # In order of ratio, the kernel at which half of the time is reached.
+    reached = pl.col("least").cum_sum().over("rank") * 2 >= pl.col("least").sum().over("rank")
+    ratio = pl.col("ratio")
+    medians = each.with_columns(reached.alias("reached")).group_by("rank", maintain_order=True)
+    lesser = pl.min_horizontal(ratio.median(), ratio.filter(pl.col("reached")).min())
+    return dict(medians.agg(lesser.alias("ratio")).iter_rows())
+
+
+def sides(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Ranks of a row of ``uneven_kernels`` that are nearer to its slowest one, and those nearer to its fastest one."""
+    times = dict(zip(row["ranks"], row["instance_ns"], strict=True))
+    middle = (min(times.values()) + max(times.values())) / 2
+    return [rank for rank, ns in times.items() if ns >= middle], [rank for rank, ns in times.items() if ns < middle]
+
+
+def span_us(ns: Mapping[str, float], ranks: Sequence[str]) -> str:
+    """us of some ranks, ``2.6`` or ``2.6 to 2.9``."""
+    low, high = (f"{pick(ns[rank] for rank in ranks) / 1e3:.1f}" for pick in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without return type, template arguments and parameters."""
+    return name.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0].split("<")[0]
