@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.wait_table import by_replay, last_to_arrive, wait_json
-from specanalyze.attribution.waits import Communication, rank_communication
+from specanalyze.attribution.waits import Communication, Waits, joined_waits, rank_communication
 from specanalyze.formats.load import open_trace
 
 CASES = Path(__file__).resolve().parents[1] / "cases"
@@ -108,6 +109,34 @@ def test_replays_are_numbered_through_all_windows() -> None:
         VERIFY: [2, 1, 1, 0, 1],
         DRAFT: [1],
     }
+
+
+def of_one_replay(name: str, window: int) -> Waits:
+    rows = [
+        traces.phase("spec.decode", 0, 100, window=window),
+        traces.launch("cudaGraphLaunch", 5, 1, window=window),
+        traces.kernel(name, 10, 30, 1, window=window),
+    ]
+    waits = match([talk_of(0, rows), talk_of(1, rows)])
+    assert waits is not None
+    return waits
+
+
+def test_windows_that_were_matched_apart_keep_what_their_kernels_are() -> None:
+    gather = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    both = joined_waits([of_one_replay(ALLREDUCE, 0), of_one_replay(gather, 1)], {"0": 3, "1": 4})
+    assert both.table("window", "collective", "rank", "op", "name").rows() == [
+        (0, 0, "0", "allreduce", ALLREDUCE),
+        (0, 0, "1", "allreduce", ALLREDUCE),
+        (1, 0, "0", "allgather", gather),
+        (1, 0, "1", "allgather", gather),
+    ]
+    assert both.unmatched == {"0": 3, "1": 4}
+    assert both.table("rank", of=both.of_rank("1") & both.in_phase("decode")).height == 2
+    renamed = replace(both, phases=tuple("verify" if p == "decode" else p for p in both.phases))
+    assert renamed.table("phase").to_series().unique().to_list() == ["verify"]
+    assert renamed.table("phase", of=renamed.in_phase("verify")).height == 4
+    assert renamed.table("phase", of=renamed.in_phase("decode")).height == 0
 
 
 def test_waiting_is_what_a_rank_takes_longer_than_the_last_to_come() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import some_replays, some_rows
 
-from specanalyze.answers.kernels import KernelTimes, rank_kernels
+from specanalyze.answers.accept import accepts_of_trace
+from specanalyze.answers.breakdown import break_down
+from specanalyze.answers.kernels import KernelTimes, kernels, rank_kernels
 from specanalyze.answers.layers import layers, window_layers
+from specanalyze.answers.measured import measure
+from specanalyze.answers.overhead import measure_overhead, rank_tiers
 from specanalyze.answers.phase_cycles import phase_cycles
+from specanalyze.answers.phases_report import phase_report
+from specanalyze.answers.ranks_report import compare_ranks
+from specanalyze.answers.validate import validate
 from specanalyze.attribution.activities import BUCKET_CODE
-from specanalyze.attribution.host_rows import host_rows, with_operators
+from specanalyze.attribution.cycles import cycle_table
+from specanalyze.attribution.host_rows import host_rows
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_result import ReadRank, read_rank
 from specanalyze.attribution.window_work import WindowWork
@@ -121,8 +130,8 @@ def test_layers_and_kernels_of_it(compactly: bool) -> None:
         (1, 1, 15, 15),
     ]
     assert window_layers(work, "outside").unplaced_ns == 10
-    kernels = rank_kernels("0", [KernelTimes.of(work), KernelTimes.of(work)])
-    assert kernels.select("phase", "name", "count", "sum_ns", "exposed_ns", "median_ns").sort(
+    table_of = rank_kernels("0", [KernelTimes.of(work), KernelTimes.of(work)])
+    assert table_of.select("phase", "name", "count", "sum_ns", "exposed_ns", "median_ns").sort(
         "phase", "name"
     ).rows() == [
         ("outside", "fused_moe_kernel", 2, 30, 20, 15.0),
@@ -185,18 +194,62 @@ def test_what_lies_beside_a_rank_takes_all_of_its_events(tmp_path: Path) -> None
     assert open_trace([path], salvage=True).sources[0].near is None
 
 
-def test_host_rows_are_read_without_device_rows_and_operators_where_they_are_asked_for(tmp_path: Path) -> None:
-    operator = {"kind": "op", "name": "aten::mm", "pid": 1, "tid": 1, "start_ns": 3, "dur_ns": 4}
+def operator(name: str) -> dict[str, Any]:
+    return {"kind": "op", "name": name, "pid": 1, "tid": 1, "start_ns": 3, "dur_ns": 4}
+
+
+def test_host_rows_are_read_without_device_rows(tmp_path: Path) -> None:
     request = {"kind": "request", "name": "r", "start_ns": 0, "dur_ns": 90, "request_ids": ["a"], "prompt_tokens": 5}
-    (source,) = open_trace([written(tmp_path, [*one_window(), operator, request])]).sources
+    rows = [*one_window(), operator("gloo:broadcast"), operator("aten::mm"), request]
+    (source,) = open_trace([written(tmp_path, rows)]).sources
     rank = host_rows(source)
     assert of_kind(rank.events, ("kernel",)).get_column("start_ns").null_count() == 1
     assert of_kind(rank.events, ("request",)).get_column("prompt_tokens").to_list() == [5]
-    assert of_kind(with_operators(source, rank).events, ("op",)).get_column("name").cast(pl.String).to_list() == [
-        "aten::mm"
-    ]
-    (other,) = open_trace([tmp_path / "trace.parquet"], salvage=True).sources
-    assert host_rows(other).events.equals(other.read().events)
+    assert of_kind(rank.events, ("op",)).get_column("name").cast(pl.String).to_list() == ["aten::mm"]
+    assert rank_tiers(rank, pl.DataFrame())[2] == rank_tiers(source.read(), pl.DataFrame())[2]
+    (salvaged,) = open_trace([tmp_path / "trace.parquet"], salvage=True).sources
+    assert host_rows(salvaged).events.equals(salvaged.read().events)
+
+
+def test_ranges_of_libraries_are_no_operators(tmp_path: Path) -> None:
+    (source,) = open_trace([written(tmp_path, [*one_window(), operator("gloo:broadcast")])]).sources
+    (one,) = of_kind(host_rows(source).events, ("op",)).get_column("name").to_list()
+    assert one is None
+    assert rank_tiers(host_rows(source), pl.DataFrame())[2] == ("phases", "kernels")
+
+
+def _never() -> RankTrace:
+    raise AssertionError("the whole rank was read")
+
+
+def without_whole_ranks() -> Trace:
+    trace = open_trace([Path(__file__).parents[2] / "samples/sglang_tp2_eagle3_steps2.parquet"])
+    return replace(trace, sources=tuple(replace(source, read=_never) for source in trace.sources))
+
+
+def test_no_answer_takes_whole_ranks() -> None:
+    """So that a long recording takes the memory of narrow columns, whatever is asked of it."""
+    trace = without_whole_ranks()
+    assert break_down(trace).ranks
+    assert layers(trace).table.height
+    assert kernels(trace).height
+    assert phase_report(trace).cycles.height
+    assert compare_ranks(trace).waits is not None
+    assert measure(trace).cycle_count
+    assert measure_overhead(trace).table.height
+    assert accepts_of_trace(trace).verify_steps
+    assert validate(trace)[0].height
+    assert cycle_table(trace).height
+
+
+def test_a_report_takes_no_whole_ranks() -> None:
+    pytest.importorskip("altair", reason="the report needs altair, vl-convert-python and jinja2")
+    from specanalyze.report.cycle_timeline import timeline
+    from specanalyze.report.recorded import record
+
+    recorded = record(without_whole_ranks(), "a recording")
+    assert recorded.layers is not None
+    assert timeline(recorded) is not None
 
 
 def test_layers_of_a_file(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from specanalyze.answers.cycle_place import CONTEXT, PLACE, placed
 from specanalyze.answers.medians import bounded, median_interval, ratio_interval
 from specanalyze.answers.neighbours import NEIGHBOURS, neighbours, points
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, control_is_another_run, decoding, rank_cycles, replicas
-from specanalyze.attribution.host_rows import host_rows, with_operators
+from specanalyze.attribution.host_rows import host_rows
 from specanalyze.columns import of_kind
 from specanalyze.engines.engine import each_rank
+from specanalyze.formats.rank_collector import TORCH_OPERATOR
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError
 from specschema.figures import percent, rounded
@@ -139,12 +140,12 @@ RankTiers: TypeAlias = tuple[str, pl.DataFrame, tuple[str, str]]
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> RankTiers:
     rank = host_rows(source)
-    return rank_tiers(source, rank, rank_cycles(rank, phase_map, trace.metadata))
+    return rank_tiers(rank, rank_cycles(rank, phase_map, trace.metadata))
 
 
-def rank_tiers(source: RankSource, rank: RankTrace, cycles: pl.DataFrame) -> RankTiers:
+def rank_tiers(rank: RankTrace, cycles: pl.DataFrame) -> RankTiers:
     """What is needed of a rank; ``rank`` of ``host_rows.host_rows``, or as ``read_rank`` has read it."""
-    return rank.key, cycles, _tiers(with_operators(source, rank))
+    return rank.key, cycles, _tiers(rank)
 
 
 def _tiers(rank: RankTrace) -> tuple[str, str]:
@@ -153,7 +154,7 @@ def _tiers(rank: RankTrace) -> tuple[str, str]:
     outside = events.filter(pl.col("window").is_null()) if "window" in events.columns else events.clear()
     stamps = of_kind(outside, ("phase",)).height > 0
     # User ranges of libraries (gloo:broadcast) are operators by kind, too; only torch's own say that operators were recorded.
-    operators = of_kind(events, ("op",)).get_column("name").cast(pl.String).str.starts_with("aten::").any()
+    operators = of_kind(events, ("op",)).get_column("name").cast(pl.String).str.starts_with(TORCH_OPERATOR).any()
     return "phases" if stamps else "cycles only", "kernels and CPU operators" if operators else "kernels"
 
 

@@ -89,7 +89,8 @@ class CompactRank:
     Attributes:
         key, rank, source, host, world_size: as ``RankTrace``.
         events: phase, cycle, node, request and other host rows as the event table has them; and of every kind and window that the rank has
-            one row, without a time, so that what is asked of a whole table (which windows, was a profiler there) is answered.
+            one row, without a time, so that what is asked of a whole table (which windows, was a profiler there) is answered; that of
+            operators has the name of one of torch's own, where there is any.
         looks: (name, kind, operation or None) of device rows.
         streams: stream id of each (device, stream).
         threads: (pid, tid).

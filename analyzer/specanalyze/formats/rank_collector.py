@@ -38,6 +38,8 @@ from specanalyze.native.collect import (
 from specschema.events import DEVICE_KINDS
 
 _DROPPED: Final = ("op", "mark", "collective")
+TORCH_OPERATOR: Final = "aten::"
+"""What the names of torch's own operators begin with."""
 _COLUMNS: Final = {
     "start": "start_ns",
     "length": "dur_ns",
@@ -149,6 +151,7 @@ class Collector:
         self._windows: dict[int | None, _Parts] = {}
         self._host: list[HostRows] = []
         self._seen: set[tuple[str, int | None]] = set()
+        self._operator: str | None = None
         self._call_names: set[str] = set()
         self._tables: tuple[Any, ...] = ()
         self._range = (0, 0)
@@ -197,6 +200,8 @@ class Collector:
                 self._add_told(piece, parts, device_row[: batch.device_rows], facts, before)
         self._range = int(batch.earliest), int(batch.latest)
         self._note_kinds(kind, kinds, window, numbers)
+        if self._operator is None and "op" in kinds:
+            self._operator = _operator(kind == kinds.index("op"), *piece.codes("name"))
         if batch.hosts:
             rows = host[: batch.hosts]
             self._host.append(piece.host(np.sort(rows) if len(numbers) > 1 else rows))
@@ -297,14 +302,16 @@ class Collector:
             sorted(self._seen, key=repr),
             schema={"kind": pl.String, "window": pl.Int64},
             orient="row",
-        )
+        ).with_columns(name=pl.when(pl.col("kind") == "op").then(pl.lit(self._operator, dtype=pl.String)))
         frames = [_joined([*rows]) for _, rows in groupby(self._host, key=type)]
         self._host.clear()
-        events = pl.concat([*frames, specimens.cast({"kind": pl.Categorical})], how="diagonal_relaxed")
+        specimens = specimens.with_columns(pl.col("kind", "name").cast(pl.Categorical))
+        events = pl.concat([*frames, specimens], how="diagonal_relaxed")
         if base_ns and "start_ns" in events.columns:
             events = events.with_columns(pl.col("start_ns") + base_ns)
-        if "name" in events.columns and events["name"].null_count():
-            name = pl.when(pl.col("start_ns").is_not_null()).then(pl.col("name").cast(pl.String).fill_null(""))
+        if "start_ns" in events.columns and "name" in events.columns and events["name"].null_count():
+            name = pl.col("name").cast(pl.String)
+            name = pl.when(pl.col("start_ns").is_not_null()).then(name.fill_null("")).otherwise(name)
             events = events.with_columns(name.cast(events.schema["name"]).alias("name"))
         typed = table(events)
         if any(typed[c].null_count() != events[c].null_count() for c in events.columns if c in typed.columns):
@@ -331,6 +338,12 @@ class Collector:
             threads=self._threads.pairs,
             windows={number: (_device(parts, base_ns), _calls(parts, base_ns)) for number, parts in numbers.items()},
         )
+
+
+def _operator(mine: Array, name: Array, names: Sequence[str]) -> str | None:
+    """One of torch's own operators among some rows, None where there is none; ranges of libraries (gloo:broadcast) are operators by kind, too."""
+    codes = np.unique(name[mine]).tolist()
+    return next((names[code] for code in codes if code >= 0 and names[code].startswith(TORCH_OPERATOR)), None)
 
 
 def _joined(parts: Sequence[HostRows]) -> pl.DataFrame:

@@ -83,7 +83,7 @@ def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None)
     return _Rank(
         rank_phases(read, phase_map),
         measured_rank(read, [parts for parts, _ in read.looked]),
-        rank_tiers(source, read.rank, read.cycles),
+        rank_tiers(read.rank, read.cycles),
         {phase: rank_layers(source.key, [w[phase] for _, w in read.looked], phase) for phase in _INSIDE},
         of_kind(read.rank.events, ("node",)).height > 0,
     )
