@@ -228,10 +228,10 @@ def test_promises_are_bounded_by_what_is_there_and_by_the_cycle(rule: str) -> No
 def promises(result: Diagnosis) -> pl.DataFrame:
     """Findings with a win: each no more than the cycle, and what none above claims no more than it, together."""
     rows = result.findings.drop_nulls("win_ns_per_cycle")
-    assert (rows["win_ns_per_cycle"] <= result.cycle_ns).all()
+    assert (rows["win_ns_per_cycle"] <= result.window_cycle_ns).all()
     assert (rows["beyond_ns_per_cycle"] <= rows["win_ns_per_cycle"] + 1e-6).all()
     assert (rows["beyond_ns_per_cycle"] >= 0).all()
-    assert float(rows["beyond_ns_per_cycle"].sum()) <= result.cycle_ns * (1 + 1e-9)
+    assert float(rows["beyond_ns_per_cycle"].sum()) <= result.window_cycle_ns * (1 + 1e-9)
     return rows
 
 
@@ -408,7 +408,7 @@ def test_promises_on_the_samples_are_bounded() -> None:
     for path in sorted(SAMPLES.rglob("*tp2_eagle3*.parquet")) + sorted((SAMPLES / "story").glob("*.parquet")):
         m = measure(open_trace([path]))
         rows = promises(examine(m, plain))
-        assert rows.height >= 3, path
+        assert rows.height >= 2, path
         waiting = [r for r in rows.iter_rows(named=True) if r["rule"] == "straggler"]
         for row in waiting:  # what the other rank waits, at most all waiting there is
             assert m.waits is not None
