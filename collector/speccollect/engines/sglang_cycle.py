@@ -150,13 +150,14 @@ class CycleHooks:
         if mode is None:
             return False
         requests = batch.reqs
-        request_ids = []
-        context = 0
-        for request in requests:
-            request_ids.append(request.rid)
-            context += len(request.origin_input_ids) + len(request.output_ids)  # as its seqlen
+        request_ids = [request.rid for request in requests]
         speculative = mode == "speculative"
         drafts = 0
+        context: int | None = None
+        if speculative or mode == "decode":
+            context = 0
+            for request in requests:
+                context += len(request.origin_input_ids) + len(request.output_ids)  # as its seqlen
         if speculative:
             worker = getattr(scheduler, "model_worker", None)
             verified = getattr(worker, "speculative_num_draft_tokens", None)  # the worker's own number: it may adapt
@@ -167,7 +168,7 @@ class CycleHooks:
             len(request_ids),
             drafts,
             request_ids,
-            context if speculative or mode == "decode" else None,
+            context,
         )
         self._polled = True
         if number < 0:  # the control word said stop
