@@ -47,7 +47,7 @@ def test_a_signal_ends_the_server_with_the_benchmark(tmp_path: Path, number: sig
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
         until = time.monotonic() + 120
