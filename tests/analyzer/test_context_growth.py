@@ -56,10 +56,17 @@ def test_a_verify_that_grows_as_plain_decoding_does_is_no_fault() -> None:
     assert finding(GROWN, plain(90_000)) is None
 
 
-def test_windows_at_one_context_cannot_tell_what_grows() -> None:
+def test_one_window_tells_by_its_halves() -> None:
     found = finding(replace(GROWN, windows=(40,)))
     assert found is not None
-    assert "one window shows one place: record windows over the request" in found["not_checked"]
+    assert found["win_ns_per_cycle"] == pytest.approx(100_000 * (49.5 - 4.5), rel=0.03)
+    assert "verify attention 6.25 ms at 1044 tokens, 7.25 ms at 1054 tokens" in " ".join(found["evidence"])
+
+
+def test_a_few_traced_cycles_cannot_tell_what_grows() -> None:
+    found = finding(replace(GROWN, windows=(40,), traced=9))
+    assert found is not None
+    assert "but 9 traced cycles cannot show which device work does" in found["not_checked"]
 
 
 def test_few_untraced_cycles_cannot_tell() -> None:

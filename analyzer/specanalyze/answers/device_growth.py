@@ -1,4 +1,4 @@
-"""Which device work of a cycle grows with its place: phase by phase and bucket by bucket, between the windows of a request."""
+"""Which device work of a cycle grows with its place: phase by phase and bucket by bucket, over the windows of a request."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def device_growth(instances: pl.DataFrame, cycles: pl.DataFrame, growth: Growth 
 
     Returns:
         Columns of GROWN_SCHEMA, the most growing first: device time of a phase and bucket (communication is none) in the windows at the least and the greatest
-        place, medians over their cycles, where the difference is beyond the noise of cycles and SHARE of what the cycle
-        grows. Without growth or windows at several places it has no rows.
+        place (with one window in its two halves), medians over their cycles, where the difference is beyond the noise of cycles and SHARE of what the cycle
+        grows. Without growth, or with fewer than FEW cycles at one of the places, it has no rows.
     """
     empty = pl.DataFrame(schema=GROWN_SCHEMA)
     if growth is None or not instances.height or not decoding(cycles).height:
@@ -59,17 +59,21 @@ def device_growth(instances: pl.DataFrame, cycles: pl.DataFrame, growth: Growth 
     known = instances.filter(pl.col("phase").is_in(LEAF_PHASES)).join(places, on=["window", "cycle"])
     summed = known.group_by("window", "cycle", "phase", PLACE).agg(pl.col(b).sum() for b in WORK)
     summed = summed.sort("window", "cycle")
-    windows = summed.group_by("window").agg(pl.col(PLACE).median(), pl.col("cycle").n_unique().alias("n")).sort(PLACE)
-    windows = windows.filter(pl.col("n") >= FEW)
-    if windows.height < 2:
+    part = pl.col("window")
+    if summed.get_column("window").n_unique() == 1:  # the two halves of the only window
+        part = (pl.col(PLACE) > pl.col(PLACE).median()).cast(pl.Int64)
+    summed = summed.with_columns(part=part)
+    parts = summed.group_by("part").agg(pl.col(PLACE).median(), pl.col("cycle").n_unique().alias("n")).sort(PLACE)
+    parts = parts.filter(pl.col("n") >= FEW)
+    if parts.height < 2:
         return empty
-    first, last = windows.row(0, named=True), windows.row(-1, named=True)
+    first, last = parts.row(0, named=True), parts.row(-1, named=True)
     apart = last[PLACE] - first[PLACE]
     if apart <= 0:
         return empty
     found = []
     for phase in summed.get_column("phase").unique(maintain_order=True):  # one turn a phase and bucket
-        ends = [summed.filter(pl.col("phase") == phase, pl.col("window") == w["window"]) for w in (first, last)]
+        ends = [summed.filter(pl.col("phase") == phase, pl.col("part") == p["part"]) for p in (first, last)]
         for bucket in WORK:
             one, other = (e.get_column(bucket).to_numpy().astype(np.float64) for e in ends)
             if min(len(one), len(other)) < FEW or not (one.any() or other.any()):

@@ -52,7 +52,7 @@ def _clock(report: PhaseReport) -> list[str]:
         )
     if report.growth is not None:
         parts = "; ".join(grown_part(row, report.growth.kind) for row in report.grown.head(SHOWN).to_dicts())
-        grown = f"; on the device, between the windows: {parts}" if parts else ""
+        grown = f"; on the device, over the windows: {parts}" if parts else ""
         said.append(f"{report.growth.sentence('the cycle')}{grown}")
     if untraced.tok_s_request is None:
         said.append("no tok/s: the recording does not say how many tokens its untraced cycles committed")

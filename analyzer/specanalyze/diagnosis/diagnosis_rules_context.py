@@ -9,8 +9,9 @@ import polars as pl
 from specanalyze.answers.cycle_growth import FEWEST
 from specanalyze.answers.device_growth import grown_part
 from specanalyze.answers.measured import Measured
+from specanalyze.answers.neighbours import FEW
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject
-from specschema.figures import percent, signed
+from specschema.figures import counted, percent, signed
 
 GROWTH: Final = 0.2
 """A cycle that grows less than this share over the request is as long as plain reading of a cache may make it."""
@@ -31,9 +32,10 @@ def context_growth(s: Subject) -> Answer:
         return None
     grown = s.m.grown
     if not grown.height:
-        if s.m.per_cycle.get_column("window").n_unique() < 2:
+        if s.m.cycle_count < 2 * FEW:
             return NotChecked(
-                f"{growth.sentence('the cycle')}, but one window shows one place: record windows over the request (--windows repeat=3)"
+                f"{growth.sentence('the cycle')}, but {counted(s.m.cycle_count, 'traced cycle')} cannot show which device work does: "
+                "record windows over the request (--windows record=40,repeat=3)"
             )
         return None
     evidence = [growth.sentence("the untraced cycle")]
