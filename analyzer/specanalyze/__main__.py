@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import os
 import sys
-from typing import Final, NoReturn, TextIO
+from typing import Final, NoReturn
+
+from specschema.standard_streams import flushed, open_for_any_text
 
 _RARELY: Final = (50_000, 20, 100)
 """Collect cycles when so many more objects live. Imports make a hundred thousand that all stay, and the default looks at them
@@ -21,7 +22,7 @@ def main() -> None:
     # what it was asked for, where tables are read once and given up.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    _open_for_any_text()
+    open_for_any_text()
     try:
         from specanalyze.cli import run
     except ModuleNotFoundError as error:
@@ -35,37 +36,11 @@ def main() -> None:
     _leave(run())
 
 
-def _open_for_any_text() -> None:
-    """Names and signs that stdout's encoding lacks are no reason to fail: a locale without UTF-8, a file's name that is none."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us (``>&-``)
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open until the end
-        elif stream.encoding.lower() != "utf-8":
-            stream.reconfigure(errors="replace")
-        else:
-            stream.reconfigure(errors="backslashreplace")
-
-
 def _leave(code: int) -> NoReturn:
     """End at once: everything is written and closed, and taking the interpreter and big tables apart piece by piece would
     cost a seventh of the time of reading 100 MB only to free what the system frees anyway."""
     atexit._run_exitfuncs()  # temporary folders are removed here
-    os._exit(_flushed(sys.stderr, _flushed(sys.stdout, code)))
-
-
-def _flushed(stream: TextIO, code: int) -> int:
-    """The exit code once everything is handed over: what was asked for and is not there is a failure."""
-    try:
-        stream.flush()
-    except BrokenPipeError:  # the reader of our pipe has gone (``| head``)
-        return code
-    except OSError as error:  # a full disk, for instance
-        if stream is sys.stdout:
-            with contextlib.suppress(OSError):
-                sys.stderr.write(f"error: the output could not be written: {error.strerror or error}\n")
-        return code or 1
-    return code
+    os._exit(flushed(sys.stderr, flushed(sys.stdout, code, "error"), "error"))
 
 
 if __name__ == "__main__":

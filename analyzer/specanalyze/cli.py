@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 from typing import Annotated
@@ -12,11 +11,10 @@ import typer
 
 from specanalyze.command_group import SETTINGS, CommandGroup
 from specschema.errors import SpecError, UsageError
+from specschema.standard_streams import drop_output, printing_failed
 from specschema.terminal_size import forget_odd_sizes
 
 _LONGEST_LINE = 1000
-_OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What printing can end in, whatever the data: no room left, above all."""
 
 app = typer.Typer(
     name="specanalyze",
@@ -86,13 +84,13 @@ def run(arguments: list[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         # The reader of our pipe has gone (``| head``): nothing is wrong, and Python must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except OSError as error:
-        if error.filename is not None or error.errno not in _OUTPUT_FAILS:
+        if not printing_failed(error):
             raise
         _take_bars_off()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried again at the end
+        drop_output()
         _complain(SpecError(f"the output could not be written: {error.strerror}"))
         return 1
     except SystemExit as stop:

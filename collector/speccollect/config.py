@@ -61,10 +61,10 @@ class WindowSettings:
     def __post_init__(self) -> None:
         for name in ("skip", "warmup", "repeat", "gap"):
             if not 0 <= getattr(self, name) < 2**31:
-                raise UsageError(f"windows: {name} must be 0 or more, not {getattr(self, name)}")
+                raise UsageError(f"windows: {name} must be from 0 to {2**31 - 1}, not {getattr(self, name)}")
         for name in ("record", "max_events", "max_seconds"):
             if not 1 <= getattr(self, name) < 2**31:
-                raise UsageError(f"windows: {name} must be 1 or more, not {getattr(self, name)}")
+                raise UsageError(f"windows: {name} must be from 1 to {2**31 - 1}, not {getattr(self, name)}")
         if self.cupti and self.cpu_ops:
             raise UsageError("windows: cupti records no CPU operators; leave out cpu_ops or cupti")
         if self.ranges and (self.stamps or self.cupti):

@@ -43,6 +43,11 @@ def _connect(url: urllib.parse.SplitResult, timeout: float) -> http.client.HTTPC
     return kind(url.hostname, url.port, timeout=timeout)
 
 
+def _place(url: urllib.parse.SplitResult) -> str:
+    """``127.0.0.1:30000``; never what may stand before it: a user and a password."""
+    return f"{url.hostname}" if url.port is None else f"{url.hostname}:{url.port}"
+
+
 def _headers(key: str | None) -> dict[str, str]:
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     return {**headers, "Authorization": f"Bearer {key}"} if key else headers
@@ -60,14 +65,12 @@ def _get(url: urllib.parse.SplitResult, path: str, key: str | None, timeout: flo
         response = connection.getresponse()
         body = response.read()
         if response.status in (401, 403):
-            raise TraceError(
-                f"{url.hostname}:{url.port or ''} refuses the request ({response.status}): give its key with --api-key"
-            )
+            raise TraceError(f"{_place(url)} refuses the request ({response.status}): give its key with --api-key")
         return json.loads(body) if response.status == 200 else None
     except ValueError:
         return None
     except (OSError, http.client.HTTPException) as error:
-        raise TraceError(f"no server answers at {url.scheme}://{url.hostname}:{url.port or ''} ({error})") from None
+        raise TraceError(f"no server answers at {url.scheme}://{_place(url)} ({error})") from None
     finally:
         connection.close()
 
@@ -83,7 +86,11 @@ def find_endpoint(url: str, api: str, *, key: str | None, input_ids: bool, timeo
     """
     if api not in APIS:
         raise UsageError(f"--api {api!r}: there are {', '.join(APIS)}")
-    parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+    try:
+        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+        _ = parts.port  # looked at only when it is asked for
+    except ValueError as error:
+        raise UsageError(f"--url {url!r} is no address: {error}") from None
     if parts.scheme not in ("http", "https"):
         raise UsageError(f"--url {url!r} is not an http address")
     model: str | None = None

@@ -183,3 +183,33 @@ def test_help_is_plain_text_whose_lines_end_where_they_end(
     assert [line for line in lines if line != line.rstrip() or not line.isascii()] == []
     assert max(len(line) for line in lines if not line.startswith("Error:")) <= 80
     assert any(line.startswith("Usage: speccollect") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["request", "--url", "http://["], "--url 'http://[' is no address: Invalid IPv6 URL"),
+        (["request", "--url", "http://127.0.0.1:99999"], "is no address: Port out of range"),
+        (["request", "--url", "http://127.0.0.1:x"], "is no address: Port could not be cast"),
+        (["request", "--prompt-file", "latin1"], "--prompt-file latin1: byte 3 is not UTF-8"),
+        (["request", "--prompt-file", "blank"], "--prompt-file blank is empty"),
+        (["request", "--prompt-file", "latin1", "-o", "nowhere/t.parquet"], "there is no folder nowhere"),
+        (["request", "--temperature", "nan"], "'--temperature'"),
+        (["demo", "--device", "cpu", "--seed", "9" * 30], "'--seed'"),
+        (["run", "--dir", "blank", "--", "true"], "--dir blank is no folder"),
+        (["arm", "--dir", "new", "--windows", "record=99999999999"], "record must be from 1 to 2147483647"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_odd_values_are_one_line(words: list[str], said: str, speccollect: Speccollect, tmp_path: Path) -> None:
+    """Ports that are none, files of another encoding and seeds of thirty digits ended in tracebacks."""
+    (tmp_path / "latin1").write_bytes(b"caf\xe9")
+    (tmp_path / "blank").write_text(" \n")
+    code, out, err = speccollect(*words)
+    assert (code, out, said in err) == (2, "", True), err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["blank", "latin1"]
+
+
+def test_a_server_that_is_not_there_is_named_as_it_was_given(speccollect: Speccollect) -> None:
+    code, _, err = speccollect("request", "--url", "http://user:secret@127.0.0.1:1")
+    assert (code, err.startswith("speccollect: no server answers at http://127.0.0.1:1 (")) == (1, True), err

@@ -30,8 +30,8 @@ def test_windows_text(text: str, expected: WindowSettings) -> None:
     [
         ("recrod=3", "'recrod' is not a setting; there are: skip, warmup, record"),
         ("record=many", "record needs a whole number, not 'many'"),
-        ("record=0", "record must be 1 or more, not 0"),
-        ("skip=-1", "skip must be 0 or more, not -1"),
+        ("record=0", "record must be from 1 to 2147483647, not 0"),
+        ("skip=-1", "skip must be from 0 to 2147483647, not -1"),
         ("record=5000", "at most 2048"),
     ],
 )

@@ -62,6 +62,25 @@ def _windows(text: str, cpu_ops: bool = False, backend: str = "torch") -> "Windo
     return dataclasses.replace(settings, cpu_ops=True) if cpu_ops else settings
 
 
+def _prompt_of(path: Path) -> str:
+    """The text of a prompt's file.
+
+    Raises:
+        UsageError: it is no UTF-8, empty, or can't be read.
+    """
+    from specschema.errors import UsageError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompt-file {path}: byte {error.start} is not UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"--prompt-file {path} can't be read: {error.strerror or error}") from None
+    if not text.strip():
+        raise UsageError(f"--prompt-file {path} is empty")
+    return text
+
+
 def _build_once() -> None:
     """Before a recording: the compiled reader, so that no server is held while its events are read."""
     from speccollect.native.build import ensure
@@ -116,13 +135,19 @@ def run(
 
     from speccollect.config import BACKEND_VARIABLE
     from speccollect.launch import launch, server_command
+    from specschema.errors import UsageError
 
     _windows("", backend=backend)
     server_command(context.args, nsys_output if nsys else None)  # refused before anything is compiled
+    place = _folder(folder)
+    if place.exists() and not place.is_dir():
+        raise UsageError(
+            f"--dir {place} is no folder: ranks could announce themselves nowhere, and nothing would be recorded"
+        )
     if backend == "cupti":  # graphs are captured long before anything is armed
         os.environ[BACKEND_VARIABLE] = backend
     _build_once()
-    launch(context.args, _folder(folder), nsys_output=nsys_output if nsys else None)
+    launch(context.args, place, nsys_output=nsys_output if nsys else None)
 
 
 @app.command()
@@ -142,7 +167,7 @@ def request(
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 1000,
     repeat: Annotated[int, typer.Option(min=1, help="Requests per prompt.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 1,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     ignore_eos: Annotated[bool, typer.Option(help="Generate to --max-tokens whatever the model says.")] = False,
     api_key: Annotated[
         Optional[str],  # noqa: UP045
@@ -164,19 +189,21 @@ def request(
 ) -> None:
     """Record a running server while it answers a long request. All ranks are merged into one trace."""
     from speccollect.cli.render import progress, show_session
+    from speccollect.output_path import refuse_output
     from speccollect.prompts import LONG_PROMPT
     from speccollect.prompts import input_ids as ids
     from speccollect.session import record_requests
     from speccollect.stream import find_endpoint, request_body
     from specschema.errors import UsageError
 
+    refuse_output(output, force=force)
     if sum((prompt is not None, bool(prompt_file), input_ids > 0)) > 1:
         raise UsageError("give one of --prompt, --prompt-file and --input-ids")
     prompts: list[str | list[int]] = [LONG_PROMPT]
     if prompt is not None:
         prompts = [prompt]
     elif prompt_file:
-        prompts = [path.read_text(encoding="utf-8") for path in prompt_file]
+        prompts = [_prompt_of(path) for path in prompt_file]
     elif input_ids:
         prompts = [ids(input_ids)]
     settings = _windows(windows, cpu_ops, backend)
@@ -330,7 +357,7 @@ def demo(
     top_k: Annotated[int, typer.Option(help="Experts per token.")] = 4,
     eager: Annotated[bool, typer.Option("--eager", help="No CUDA graphs.")] = False,
     device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of the weights and prompts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the weights and prompts.")] = 0,
     speculate: Annotated[bool, typer.Option("--speculate/--baseline", help="With drafts, or plain decoding.")] = True,
     windows: WindowsText = "",
     force: Force = False,
