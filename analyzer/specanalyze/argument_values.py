@@ -28,7 +28,14 @@ def _whole(word: str) -> int:
     return -number if word.startswith("-") else number
 
 
-_MAKERS: Final[dict[Any, Callable[[str], Any]]] = {str: str, Path: Path, int: _whole, bool: _switch}
+def _path(word: str) -> Path:
+    """An empty name would be the current folder: what ``"$TRACE"`` means where it is not set is not that."""
+    if not word:
+        raise ValueError("an empty name; is a variable of the shell unset?")
+    return Path(word)
+
+
+_MAKERS: Final[dict[Any, Callable[[str], Any]]] = {str: str, Path: _path, int: _whole, bool: _switch}
 _HOOK: Final = "_runtime_param"
 
 

@@ -152,6 +152,17 @@ def test_without_a_command_the_help_is_shown_and_it_is_a_usage_error(capsys: pyt
         (["kernels", "x", "--top", "ten"], "Error: Invalid value for '--top': 'ten' is not a whole number"),
         (["kernels", "x", "--top", "0"], "Error: Invalid value for '--top': 0 is less than 1"),
         (["kernels"], "Error: Missing argument 'TRACE...'."),
+        (["kernels", ""], "Error: Invalid value for 'TRACE...': an empty name; is a variable of the shell unset?"),
+        (
+            ["kernels", "x", "-o", ""],
+            "Error: Invalid value for '--output' / '-o': an empty name; is a variable of the shell unset?",
+        ),
+        (["compare", "", "x"], "error: a recording has an empty name; is a variable of the shell unset?"),
+        (["sweep", ""], "error: a recording has an empty name; is a variable of the shell unset?"),
+        (
+            ["env", "http://host/x.json"],
+            "error: http:/host/x.json: no such file or folder; recordings are read from disk, s3:// and gs://, not from http://",
+        ),
         (["export", "x", "-o", "y"], "Error: Missing option '--to'."),
     ],
 )

@@ -29,10 +29,12 @@ def paths_of(recording: str) -> list[Path]:
     """The files of one recording: the path itself, or all that match the pattern.
 
     Raises:
-        UsageError: a pattern that matches nothing.
+        UsageError: an empty name, or a pattern that matches nothing.
     """
     from specschema.errors import UsageError
 
+    if not recording:
+        raise UsageError("a recording has an empty name; is a variable of the shell unset?")
     if not any(sign in recording for sign in "*?[") or os.path.exists(recording):
         return [Path(recording)]
     import glob

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,10 @@ _BEGINS: Final = {
     ".gz": ("gzip", b"\x1f\x8b"),
 }
 """A name's ending -> the form it promises, and what a file of that form begins with."""
+
+
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*):/(?=[^/])")
+"""``http://host/file`` as ``pathlib`` keeps it."""
 
 
 def misnamed(path: Path) -> str | None:
@@ -37,7 +42,9 @@ def usable(path: Path) -> Path:
     try:
         kind = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a zero byte is a ValueError
-        raise UsageError(f"{path}: no such file or folder") from None
+        foreign = _ADDRESS.match(str(path))
+        hint = f"; recordings are read from disk, s3:// and gs://, not from {foreign[1]}://" if foreign else ""
+        raise UsageError(f"{path}: no such file or folder{hint}") from None
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from None
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
