@@ -19,7 +19,7 @@ def refuse_output(output: Path, *, force: bool, instead: str = INSTEAD) -> None:
         instead: what to do about one that may not.
 
     Raises:
-        UsageError: an existing file without ``force``, a folder, no such folder, or one that can't be written.
+        UsageError: an existing file without ``force``, a folder, no such folder, one that can't be written, or a name that is not UTF-8.
     """
     if os.path.isdir(output):
         raise UsageError(f"{output} is a folder: name a file in it")
@@ -27,6 +27,8 @@ def refuse_output(output: Path, *, force: bool, instead: str = INSTEAD) -> None:
         raise UsageError(f"{output} exists: {instead}")
     if not os.path.isdir(output.parent):
         raise UsageError(f"{output}: there is no folder {output.parent}")
+    if any("\ud800" <= letter <= "\udfff" for letter in str(output)):
+        raise UsageError(f"{output}: the name is not UTF-8, and Arrow writes no other: give another name with -o")
     probe = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -58,6 +58,14 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_read(
     assert kept.read_text() == "kept"
 
 
+@pytest.mark.parametrize("name", ["import", "redact"])
+def test_a_trace_gets_no_name_that_nothing_opens(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """import wrote it and then failed on reading it back; redact wrote it and was content."""
+    code, said = outcome(name, Path(os.fsdecode(b"caf\xe9.parquet")), capsys)
+    assert (code, said.count("\n"), "the name is not UTF-8" in said) == (2, 1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_force_stands_where_it_likes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``-o FILE --force`` and ``--force -o FILE`` are the same: the trace that isn't there is what is complained of."""

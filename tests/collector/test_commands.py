@@ -74,8 +74,9 @@ def _folder_of_another_user(tmp_path: Path) -> str:
         (lambda path: (path / "there").touch() or "there", "there exists: give another name with -o, or --force"),
         (_folder_of_another_user, "there is no folder file"),
         (lambda _: "x" * 300, "nothing can be written there: File name too long"),
+        (lambda _: os.fsdecode(b"caf\xe9"), "the name is not UTF-8"),
     ],
-    ids=["no folder", "a folder", "a file", "a file for a folder", "long name"],
+    ids=["no folder", "a folder", "a file", "a file for a folder", "long name", "no UTF-8"],
 )
 @pytest.mark.parametrize("command", ["demo", "merge", "request"])
 def test_where_to_write_is_looked_at_first(

@@ -18,7 +18,7 @@ from specanalyze.commands.options import (
     emit_json,
     open_for,
 )
-from specanalyze.commands.output_path import refuse_output
+from specanalyze.commands.output_path import refuse_trace_output
 from specschema.figures import counted
 
 
@@ -48,7 +48,7 @@ def import_trace(
 
     Example: specanalyze import profiles/ -o trace.parquet
     """
-    refuse_output(output, (".parquet",), force=force)
+    refuse_trace_output(output, force=force)
     refuse_two_sources(node_map, capture)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, output=output)
     from specanalyze.attribution.carry_nodes import with_nodes

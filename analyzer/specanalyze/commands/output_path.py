@@ -32,6 +32,19 @@ def refuse_output(path: Path, endings: tuple[str, ...], *, force: bool = False) 
     refuse_unwritable(path)
 
 
+def refuse_trace_output(path: Path, *, force: bool = False) -> None:
+    """As ``refuse_output``, for a trace that is to be read again.
+
+    Raises:
+        UsageError: see there; or a name that is not UTF-8, which Arrow does not open.
+    """
+    refuse_output(path, (".parquet",), force=force)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+        raise UsageError(
+            f"--output {path}: the name is not UTF-8, and no trace of such a name can be read: choose another one"
+        )
+
+
 def refuse_source(output: Path | None, sources: Iterable[str]) -> None:
     """Refuse to replace a recording by what is made of it, whatever ``--force`` was meant for.
 

@@ -18,7 +18,7 @@ from specanalyze.commands.options import (
     emit_json,
     open_for,
 )
-from specanalyze.commands.output_path import refuse_output
+from specanalyze.commands.output_path import refuse_trace_output
 
 
 def redact_trace(
@@ -37,7 +37,7 @@ def redact_trace(
 
     Example: specanalyze redact trace.parquet -o redacted.parquet
     """
-    refuse_output(output, (".parquet",), force=force)
+    refuse_trace_output(output, force=force)
     trace = open_for(traces, cycles=cycles, node_map=node_map, salvage=salvage, device=device, output=output)
     from specanalyze.exports.redact import LEAVES, redact
     from specanalyze.formats.trace_files import write_trace
