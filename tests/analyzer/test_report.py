@@ -359,3 +359,15 @@ def test_the_install_line_is_where_this_installation_came_from(
         (info / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert install_line("report") == expected
+
+
+def test_kernels_slower_on_some_ranks_stand_beside_the_waiting() -> None:
+    work = story.Work({story.MOE: (61, 9 * MS), "triton_red_fused_0": (61, 122_000), story.ALLREDUCE: (61, 4 * MS)})
+    settings: dict[str, Any] = {"ranks": 2, "verify": work, "cycles": 100, "traced": 10}
+    slow = story.tuned_recording(slower_ns={1: ("triton_red_fused_0", 1_220_000)}, **settings)
+    notes = section(build_report([slow.trace()]), "waits").notes
+    assert notes[-1] == (
+        "tuned: same kernel, other time: verify other_compute, triton_red_fused_0, 61 calls: 22.0 us a call on rank 1, 2.0 on rank 0: "
+        "1.220 ms a verify."
+    )
+    assert len(section(build_report([story.tuned_recording(**settings).trace()]), "waits").notes) == len(notes) - 1

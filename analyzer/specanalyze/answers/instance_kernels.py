@@ -108,11 +108,13 @@ def rank_instances(windows: Sequence[InstanceKernels]) -> InstanceKernels:
     keys = pl.concat([window.keys for window in windows])
     whole = keys.unique(maintain_order=True).with_row_index("kernel")
     numbers = keys.join(whole, on=list(KEYS), how="left", nulls_equal=True, maintain_order="left")
-    first, tables = 0, []
+    first, tables, several = 0, [], False
     for window in windows:
         of_key = numbers.get_column("kernel").slice(first, window.keys.height)
         first += window.keys.height
+        several |= of_key.n_unique() < len(of_key)
         tables.append(window.times.with_columns(of_key.gather(window.times.get_column("kernel")).alias("kernel")))
-    # Activities that look different may bear one name: they are one kernel.
-    summed = pl.concat(tables).group_by("kernel", "window", "instance").agg(pl.all().sum())
-    return InstanceKernels(whole.drop("kernel"), _times(summed.to_dict()))
+    times = pl.concat(tables)
+    if several:  # activities that look different may bear one name: they are one kernel
+        times = times.group_by("kernel", "window", "instance").agg(pl.all().sum())
+    return InstanceKernels(whole.drop("kernel"), _times(times.to_dict()))

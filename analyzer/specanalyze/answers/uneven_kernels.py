@@ -10,9 +10,10 @@ import polars as pl
 
 from specanalyze.answers.bootstrap import LEVEL
 from specanalyze.answers.breakdown import Breakdown
-from specanalyze.answers.instance_kernels import KEYS, InstanceKernels
+from specanalyze.answers.instance_kernels import KEYS, InstanceKernels, rank_instances
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
+from specschema.figures import counted
 
 WORTH: Final = 0.005
 WORTH_NS: Final = 10_000
@@ -53,15 +54,12 @@ def compared_kernels(ranks: Mapping[str, InstanceKernels], breakdown: Breakdown)
         Columns of UNEVEN_SCHEMA, the largest difference first; its bounds null.
     """
     empty = pl.DataFrame(schema=UNEVEN_SCHEMA)
-    tables = [_named(kernels, rank) for rank, kernels in ranks.items()]
-    if len(tables) < 2:
+    if len(ranks) < 2:
         return empty
-    typical = _typical(_placed_alike(pl.concat(tables)))
-    order = {rank: place for place, rank in enumerate(ranks)}
-    typical = typical.sort(pl.col("rank").replace_strict(order, return_dtype=pl.Int64))
+    typical = pl.concat([_typical(kernels, rank) for rank, kernels in placed_alike(ranks).items()])
     time = pl.col("instance_ns")
     rows = (
-        typical.group_by(KEYS)
+        typical.group_by(KEYS, maintain_order=True)
         .agg(
             pl.col("calls").first(),
             pl.col("calls").n_unique().alias("kinds"),
@@ -96,8 +94,8 @@ def uneven_kernels(
     rows = rows.filter(pl.col("share") >= WORTH, pl.col("difference_ns") >= WORTH_NS)
     if not rows.height:
         return rows
-    table = _placed_alike(pl.concat([_named(kernels, rank) for rank, kernels in ranks.items()]))
-    bounds = [_bounds(table, row) for row in rows.iter_rows(named=True)]  # one turn a kernel worth it
+    alike = placed_alike(ranks)
+    bounds = [_bounds(alike, row) for row in rows.iter_rows(named=True)]  # one turn a kernel worth it
     low, high = (pl.Series(name, [b[i] for b in bounds], dtype=pl.Float64) for i, name in enumerate(_BOUNDS))
     return rows.with_columns(low, high).filter(pl.col("difference_low_ns") > 0)
 
@@ -115,86 +113,86 @@ def phase_instance_ns(breakdown: Breakdown) -> dict[str, float]:
     return {phase: sum(each) / len(each) for phase, each in found.items()}
 
 
-def _named(kernels: InstanceKernels, rank: str) -> pl.DataFrame:
-    """The times of one rank with the names of their kernels."""
-    category = pl.col(KEYS).cast(pl.Categorical)
-    keys = kernels.keys.with_columns(category).with_row_index("kernel")
-    return kernels.times.join(keys, on="kernel", how="left").select(
-        pl.lit(rank).cast(pl.Categorical).alias("rank"),
-        *KEYS,
-        "window",
-        "instance",
-        "calls",
-        "busy_ns",
-        "exposed_ns",
-    )
-
-
-def _placed_alike(table: pl.DataFrame) -> pl.DataFrame:
+def placed_alike(ranks: Mapping[str, InstanceKernels]) -> dict[str, InstanceKernels]:
     """Kernels by module where the ranks know the module of the same share of a kernel's calls, else by name alone."""
-    known = pl.col("calls").filter(pl.col("module").is_not_null()).sum() / pl.col("calls").sum()
-    shares = table.group_by("rank", "phase", "name").agg(known.alias("known"))
+    calls = pl.col("calls")
+    known = calls.filter(pl.col("module").is_not_null()).sum() / calls.sum()
+    in_all = {rank: _counted(kernels) for rank, kernels in ranks.items()}
+    shares = [keys.group_by("phase", "name").agg(known.alias("known")) for keys in in_all.values()]
+    apart = pl.col("known").max() - pl.col("known").min()
     unlike = (
-        shares.group_by("phase", "name")
-        .agg((pl.col("known").max() - pl.col("known").min()).alias("apart"))
-        .filter(pl.col("apart") > PLACED_ALIKE)
-        .select("phase", "name", pl.lit(True).alias("unlike"))
+        pl.concat(shares).group_by("phase", "name").agg(apart.alias("apart")).filter(pl.col("apart") > PLACED_ALIKE)
     )
-    of_module = (
-        table.filter(pl.col("module").is_not_null()).group_by("phase", "name", "bucket").agg(pl.col("calls").sum())
-    )
-    usual = of_module.sort("calls", "bucket", descending=[True, False]).unique(["phase", "name"], keep="first")
-    unlike = unlike.join(
-        usual.select("phase", "name", pl.col("bucket").alias("told")), on=["phase", "name"], how="left"
-    )
-    joined = table.join(unlike, on=["phase", "name"], how="left")
-    by_module = pl.col("unlike").is_null()
-    module = pl.when(by_module).then(pl.col("module")).alias("module")
+    if not unlike.height:
+        return dict(ranks)
     # Without its module a kernel's class is by name, which may be another one than the map's.
-    bucket = pl.when(by_module).then(pl.col("bucket")).otherwise(pl.coalesce("told", "bucket")).alias("bucket")
-    return (
-        joined.with_columns(module, bucket)
-        .group_by("rank", *KEYS, "window", "instance")
-        .agg(pl.col("calls", "busy_ns", "exposed_ns").cast(pl.Int64).sum())
+    placed = pl.concat([keys.filter(pl.col("module").is_not_null()) for keys in in_all.values()])
+    told = placed.group_by("phase", "name", "bucket").agg(calls.sum()).sort("calls", "bucket", descending=[True, False])
+    told = told.unique(["phase", "name"], keep="first", maintain_order=True).rename({"bucket": "told"})
+    unlike = unlike.join(told, on=["phase", "name"], how="left")
+    found = {}
+    for rank, kernels in ranks.items():
+        keys = kernels.keys.join(unlike, on=["phase", "name"], how="left", maintain_order="left")
+        by_name = pl.col("apart").is_not_null()
+        bucket = pl.when(by_name).then(pl.coalesce("told", "bucket")).otherwise(pl.col("bucket")).alias("bucket")
+        module = pl.when(~by_name).then(pl.col("module")).alias("module")
+        found[rank] = rank_instances([InstanceKernels(keys.with_columns(bucket, module).select(KEYS), kernels.times)])
+    return found
+
+
+def _counted(kernels: InstanceKernels) -> pl.DataFrame:
+    """The kernels of a rank with their calls in all."""
+    calls = kernels.times.group_by("kernel").agg(pl.col("calls").cast(pl.Int64).sum())
+    return kernels.keys.with_row_index("kernel").join(calls, on="kernel", how="left")
+
+
+def _typical(kernels: InstanceKernels, rank: str) -> pl.DataFrame:
+    """One row a kernel of a rank: calls of its usual instance, ns a call and ns an instance."""
+    keys = kernels.keys.with_row_index("kernel")
+    phase = keys.select("kernel", pl.col("phase").cast(pl.Categorical))
+    instances = (
+        kernels.times.select("kernel", "window", "instance")
+        .join(phase, on="kernel")
+        .group_by("phase")
+        .agg(pl.struct("window", "instance").n_unique().alias("instances"))
+        .with_columns(pl.col("phase").cast(pl.String))
     )
-
-
-def _typical(table: pl.DataFrame) -> pl.DataFrame:
-    """One row a rank and kernel: calls of its usual instance, ns a call and ns an instance."""
-    of_phase = table.group_by("rank", "phase").agg(pl.struct("window", "instance").n_unique().alias("instances"))
-    usual = _usual(table).join(of_phase, on=["rank", "phase"])
-    return (
-        usual.group_by("rank", *KEYS)
+    medians = (
+        _usual(kernels.times)
+        .group_by("kernel")
         .agg(
-            pl.col("calls").first(),
+            pl.col("calls").first().cast(pl.Int64),
             pl.len().alias("counted"),
-            pl.col("instances").first(),
             (pl.col("busy_ns") / pl.col("calls")).median().alias("call_ns"),
             pl.col("exposed_ns").median().alias("instance_ns"),
         )
+    )
+    return (
+        keys.join(medians, on="kernel", maintain_order="left")
+        .join(instances, on="phase", maintain_order="left")
         .filter(pl.col("counted") >= FEW, 2 * pl.col("counted") >= pl.col("instances"))
-        .with_columns(pl.col("rank", *KEYS).cast(pl.String))
+        .select(pl.lit(rank).alias("rank"), *KEYS, "calls", "call_ns", "instance_ns")
     )
 
 
-def _usual(table: pl.DataFrame) -> pl.DataFrame:
+def _usual(times: pl.DataFrame) -> pl.DataFrame:
     """Instances that call a kernel as often as it is usual on their rank."""
-    usual = pl.col("calls").quantile(0.5, "lower").over("rank", *KEYS)
-    return table.filter(pl.col("calls") == usual)
+    usual = times.group_by("kernel").agg(pl.col("calls").quantile(0.5, "lower").cast(pl.UInt32).alias("usual"))
+    return times.join(usual, on="kernel").filter(pl.col("calls") == pl.col("usual"))
 
 
-def _bounds(table: pl.DataFrame, row: Mapping[str, Any]) -> tuple[float, float]:
+def _bounds(ranks: Mapping[str, InstanceKernels], row: Mapping[str, Any]) -> tuple[float, float]:
     """Bounds of a difference of medians over instances, at LEVEL.
 
     Both ranks are resampled with the same draws: where they have the same instances, as ranks of one group do, those stay paired, and
     what both share (a longer context) adds nothing to the bounds.
     """
-    same = [pl.col(key).cast(pl.String).eq_missing(pl.lit(row[key], dtype=pl.String)) for key in KEYS]
-    mine = _usual(table.filter(*same, pl.col("rank").cast(pl.String).is_in([row["slowest"], row["fastest"]])))
+    same = [pl.col(key).eq_missing(pl.lit(row[key], dtype=pl.String)) for key in KEYS]
     drawn = []
     for rank in (row["slowest"], row["fastest"]):
-        of_rank = mine.filter(pl.col("rank").cast(pl.String) == rank).sort("window", "instance")
-        drawn.append(resampled_medians(of_rank.get_column("exposed_ns").to_numpy().astype(np.float64)))
+        (kernel,) = ranks[rank].keys.with_row_index("kernel").filter(*same).get_column("kernel")
+        mine = _usual(ranks[rank].times.filter(pl.col("kernel") == kernel)).sort("window", "instance")
+        drawn.append(resampled_medians(mine.get_column("exposed_ns").to_numpy().astype(np.float64)))
     low, high = np.quantile(drawn[0] - drawn[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
@@ -255,3 +253,21 @@ def span_us(ns: Mapping[str, float], ranks: Sequence[str]) -> str:
 def short_name(name: str) -> str:
     """A kernel's name without return type, template arguments and parameters."""
     return name.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0].split("<")[0]
+
+
+def in_words(row: Mapping[str, Any]) -> str:
+    """A row of ``uneven_kernels`` as a sentence."""
+    slower, faster = sides(row)
+    call = dict(zip(row["ranks"], row["call_ns"], strict=True))
+    where = f" in {row['module']}" if row["module"] else ""
+    return (
+        f"{row['phase']} {row['bucket']}, {short_name(row['name'])}{where}, {counted(row['calls'], 'call')}: {span_us(call, slower)} us a call on "
+        f"{ranks_in_words(slower)}, {span_us(call, faster)} on {ranks_in_words(faster)}: {row['difference_ns'] / 1e6:.3f} ms a {row['phase']}"
+    )
+
+
+def ranks_in_words(ranks: Sequence[str]) -> str:
+    """``rank 3`` or ``ranks 0, 1 and 3``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
 
 from specanalyze.answers.environment import argument
-from specanalyze.answers.uneven_kernels import short_name, sides, span_us, typical_ratio
+from specanalyze.answers.uneven_kernels import in_words, ranks_in_words, short_name, sides, typical_ratio
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Answer, Found, NotChecked, Rule, Subject, ms
 from specanalyze.diagnosis.uneven_cost import UnevenCost, uneven_cost
 from specanalyze.whole_number import whole_number
@@ -52,7 +52,7 @@ def uneven_kernels(s: Subject) -> Answer:
         return None
     rows, cost, slow = found
     agreement = cost.agreement
-    evidence = [_compared(row) for row in rows.head(SHOWN).to_dicts()]
+    evidence = [in_words(row) for row in rows.head(SHOWN).to_dicts()]
     if slow is not None:
         ratio = typical_ratio(s.m.compared)[slow]
         evidence.insert(0, f"rank {slow}'s typical kernel takes {ratio:.2f} times as long as on the fastest rank")
@@ -98,17 +98,7 @@ def _title(rows: pl.DataFrame, cost: UnevenCost, slow: str | None) -> str:
     times = f"{most / least:.1f} times as long" if least else "longer"
     slower, _ = sides(first)
     more = "" if rows.height == 1 else f", and {counted(rows.height - 1, 'other kernel')} longer on some ranks"
-    return f"{short_name(first['name'])} takes {times} on {_ranks(slower)}{more}: {ms(cost.win)} a cycle"
-
-
-def _compared(row: Mapping[str, Any]) -> str:
-    slower, faster = sides(row)
-    call = dict(zip(row["ranks"], row["call_ns"], strict=True))
-    where = f" in {row['module']}" if row["module"] else ""
-    return (
-        f"{row['phase']} {row['bucket']}, {short_name(row['name'])}{where}, {counted(row['calls'], 'call')}: {span_us(call, slower)} us a call on "
-        f"{_ranks(slower)}, {span_us(call, faster)} on {_ranks(faster)}: {ms(row['difference_ns'])} a {row['phase']}"
-    )
+    return f"{short_name(first['name'])} takes {times} on {ranks_in_words(slower)}{more}: {ms(cost.win)} a cycle"
 
 
 def _waiting(cost: UnevenCost, rows: pl.DataFrame) -> str:
@@ -120,15 +110,9 @@ def _waiting(cost: UnevenCost, rows: pl.DataFrame) -> str:
     told = f"{min(longer) / 1e6:.3f} to {ms(max(longer))}" if len(longer) > 1 else ms(longer[0])
     phases = " and ".join(rows["phase"].unique(maintain_order=True).to_list())
     return (
-        f"{_ranks(list(early))} {'wait' if len(early) > 1 else 'waits'} {told} a cycle longer than rank {cost.slowest} in the collectives of {phases}: "
+        f"{ranks_in_words(list(early))} {'wait' if len(early) > 1 else 'waits'} {told} a cycle longer than rank {cost.slowest} in the collectives of {phases}: "
         f"{percent(cost.agreement, 0)} of what the slower kernels would make them wait"
     )
-
-
-def _ranks(ranks: Sequence[str]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
 
 
 def _knob(row: Mapping[str, Any], environment: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from specanalyze.report.findings import Findings, findings
 from specanalyze.report.headline import Fact, Headline, environment_facts, headlines
 from specanalyze.report.layer_heat import layer_figures
 from specanalyze.report.palette import definitions
-from specanalyze.report.rank_waits import wait_figure
+from specanalyze.report.rank_waits import slower_notes, wait_figure
 from specanalyze.report.recorded import Recorded, labels, record
 from specanalyze.report.section import Figure, Section
 from specanalyze.report.sweep_lines import sweep_section
@@ -163,7 +163,10 @@ def _waits(recordings: Sequence[Recorded]) -> Section:
         "Waiting and transfer",
         "Is allreduce slow, or does a rank come late?",
         tuple(f for f in found if isinstance(f, Figure)),
-        notes if any(isinstance(f, Figure) for f in found) else (),
+        (
+            *(notes if any(isinstance(f, Figure) for f in found) else ()),
+            *(n for r in recordings for n in slower_notes(r)),
+        ),
         tuple(f for f in found if isinstance(f, str)),
     )
 

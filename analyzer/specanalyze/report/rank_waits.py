@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import altair as alt
 import polars as pl
 
+from specanalyze.answers.uneven_kernels import in_words
 from specanalyze.render.terminal import milliseconds
 from specanalyze.report.palette import variable
 from specanalyze.report.recorded import Recorded
 from specanalyze.report.section import Figure, table
 from specanalyze.report.vega import rows, specification
 from specschema.figures import counted, percent
+
+SLOWER: Final = 3
+"""Kernels told in the notes; ``ranks`` has all."""
+
+
+def slower_notes(recorded: Recorded) -> list[str]:
+    """Kernels that take longer on some ranks, for which the others wait, a line each; the costliest first."""
+    if recorded.measured is None:
+        return []
+    rows = recorded.measured.uneven.head(SLOWER).iter_rows(named=True)
+    return [f"{recorded.label}: same kernel, other time: {in_words(row)}." for row in rows]
 
 
 def wait_figure(recorded: Recorded) -> Figure | str:
