@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "ranks": Command(
         "ranks",
         _TIME,
-        "Skew and stragglers: waiting and transfer of every collective that all ranks recorded.",
+        "Skew and stragglers: waiting and transfer of every collective that all ranks recorded; kernels slower on some ranks.",
     ),
     "diagnose": Command(
         "diagnose",

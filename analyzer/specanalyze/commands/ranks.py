@@ -33,7 +33,7 @@ def ranks(
     jobs: JobsOption = None,
     engine: EngineOption = "local",
 ) -> None:
-    """Skew and stragglers: waiting and transfer of every collective that all ranks recorded.
+    """Skew and stragglers: waiting and transfer of every collective that all ranks recorded; kernels slower on some ranks.
 
     Example: specanalyze ranks rank0.json.gz rank1.json.gz
     """
