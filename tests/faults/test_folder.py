@@ -54,6 +54,13 @@ def wait_until_written(folder: Path) -> None:
         time.sleep(0.02)
 
 
+def wait_until_failed(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    while read_statuses(folder)[0].state != "failed":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def remount(place: Path, mode: str) -> None:
     """Refused for as long as the writer thread has a file open."""
     deadline = time.monotonic() + 10
@@ -80,6 +87,7 @@ def test_full_disk(rank: Rank, expected_tokens: list[list[int]], small_disk: Pat
     before = finished(folder, "*.parquet")
     fill(small_disk)
     assert go_on(rank) == expected_tokens
+    wait_until_failed(folder)  # else the disarm may come before the writer thread has tried
     control.disarm(folder)  # in place: needs no room
     rank.ask("poll")
     assert wait_for_ranks(folder, 1, timeout=10) == []
