@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from empty_cycles import ENGINES
 
-from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.recorder import Recorder
+from speccollect.control import word
+from speccollect.rank.recorder import Recorder
 
 _BLOCK = bytes(6000)
 """Bytes of a checksum: zlib lets go of the interpreter from 5 KiB on."""
@@ -105,11 +105,11 @@ def main() -> None:
         recorder.poll()
         for _ in range(options.rounds):
             found["idle"].append(stretch(cycle, options.cycles, options.calls))
-            control.arm(folder, PHASES_ONLY)
+            word.arm(folder, PHASES_ONLY)
             cycle()  # arms
             found["first"].append(stretch(cycle, options.cycles, options.calls))
             found["later"].append(stretch(cycle, options.cycles, options.calls))
-            control.disarm(folder)
+            word.disarm(folder)
             recorder.poll()
             recorder.close()
     print(f"{options.engine}: {options.rounds} rounds of {options.cycles} cycles, medians over rounds (least .. most)")

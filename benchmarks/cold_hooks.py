@@ -26,9 +26,9 @@ from typing import Any, Final
 import numpy as np
 from empty_cycles import ENGINES
 
-from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.recorder import Recorder
+from speccollect.control import word
+from speccollect.rank.recorder import Recorder
 
 HOOKED: Final = {
     "embedded": (
@@ -143,12 +143,12 @@ def main() -> None:
                     for target in targets:
                         once.enter_context(replaced(target, clocked(spent, target[1], 1, None)))
                     if way == "phases":
-                        control.arm(folder, PHASES_ONLY)
+                        word.arm(folder, PHASES_ONLY)
                         recorder.poll()
                     turn(cycle, 5, spent)
                     figures = turn(cycle, options.cycles, spent)
                     if way == "phases":
-                        control.disarm(folder)
+                        word.disarm(folder)
                         recorder.poll()
                         recorder.close()
                 if number:  # the first round warms up

@@ -27,14 +27,14 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from speccollect.config import WindowSettings
-from speccollect.kineto import KinetoColumns
-from speccollect.kineto_events import CompiledEvents, Events, PythonEvents, events_of, load_reader
+from speccollect.cycles.rows import Origin
+from speccollect.cycles.segment import Segment
+from speccollect.kineto.columns import KinetoColumns
+from speccollect.kineto.events import CompiledEvents, Events, PythonEvents, events_of, load_reader
 from speccollect.native.build import NotBuilt, build
-from speccollect.part_file import write_part
-from speccollect.segment import Segment
-from speccollect.segment_rows import Origin
-from speccollect.window_result import WindowResult
-from speccollect.window_rows import window_table
+from speccollect.parts.part_file import write_part
+from speccollect.windows.result import WindowResult
+from speccollect.windows.rows import window_table
 
 COMPILED = ("compiled: columns", "compiled: rows of the trace", "compiled: Parquet file")
 PYTHON = (

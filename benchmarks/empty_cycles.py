@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.worker import CycleResult, SpeculativeWorker
 from speccollect.engines import embedded, sglang
-from speccollect.recorder import Recorder
+from speccollect.rank.recorder import Recorder
 
 _SGLANG: Final = "0.5.17"
 

@@ -40,7 +40,7 @@ def write_rank(folder: Path, rank: int, ranks: int, cycles: int, *, node_map: bo
     """One rank's window and the nodes of its captured graphs, as its recorder would have closed them."""
     from benchmarks.event_table import events_a_cycle, node_rows, timed_rows
 
-    from speccollect.part_file import write_part
+    from speccollect.parts.part_file import write_part
 
     whole: dict[str, Any] = {"complete": True, "device": "cuda", "windows": [{"window": 0}], "id": 1, "started_ns": 1}
     sections: dict[str, Any] = {

@@ -42,8 +42,9 @@ import torch
 import torch.distributed as distributed
 from torch.profiler import ProfilerActivity
 
-from speccollect import control
 from speccollect.config import WindowSettings
+from speccollect.control import word
+from speccollect.control.wait import wait_for_ranks
 from speccollect.demo.config import DemoConfig
 from speccollect.demo.parallel import TensorParallel
 from speccollect.demo.request import Request
@@ -51,9 +52,8 @@ from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.engines import embedded
 from speccollect.native.build import ensure
-from speccollect.nodemap_check_sessions import settle
-from speccollect.recorder import Recorder, get_recorder
-from speccollect.wait import wait_for_ranks
+from speccollect.nodemap_check.sessions import settle
+from speccollect.rank.recorder import Recorder, get_recorder
 from specschema import metadata
 
 WARMUP_CYCLES = 3
@@ -165,13 +165,13 @@ def ways(serve: Serve, cycles: int, device: str, windows: list[dict[str, Any]]) 
         with ExitStack() as stack:
             folder = stack.enter_context(recordings(recorder))
             stack.callback(embedded.install(recorder).remove)
-            recording = told(control.arm(folder, settings).recording if first else None)
+            recording = told(word.arm(folder, settings).recording if first else None)
             times = serve(whole + more)[WARMUP_CYCLES + more :]
-            told(control.disarm(folder) if first else None)
+            told(word.disarm(folder) if first else None)
             recorder.poll()
             recorder.close()
             wait_for_ranks(folder, recording)
-            for path in control.recording_folder(folder, recording).glob("*.window*.parquet"):
+            for path in word.recording_folder(folder, recording).glob("*.window*.parquet"):
                 windows.extend(metadata.decode(pq.read_schema(path).metadata, path.name)["recording"]["windows"])
             return times
 

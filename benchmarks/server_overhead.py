@@ -37,13 +37,13 @@ from typing import Any
 
 import numpy as np
 
-from speccollect import control
 from speccollect.config import FOLDER_VARIABLE, PHASES_ONLY, SWITCH_VARIABLE, WindowSettings
-from speccollect.latency import Streamed
-from speccollect.prompts import LONG_PROMPT, input_ids
-from speccollect.status import alive, read_statuses
-from speccollect.stream import Endpoint, find_endpoint, request_body, stream_request
-from speccollect.wait import wait_for_ranks
+from speccollect.control import word
+from speccollect.control.status import alive, read_statuses
+from speccollect.control.wait import wait_for_ranks
+from speccollect.request.latency import Streamed
+from speccollect.request.prompts import LONG_PROMPT, input_ids
+from speccollect.request.stream import Endpoint, find_endpoint, request_body, stream_request
 
 SETTLE_TOKENS = 8
 STOP_SECONDS = 60
@@ -119,21 +119,21 @@ class Alternation:
         if settings is None:
             self.settle()
             return self.request()
-        command = control.arm(self.folder, settings)
+        command = word.arm(self.folder, settings)
         try:
             self.settle()
             if any(status.preparing for status in read_statuses(self.folder)):
                 self.unprepared[state] = self.unprepared.get(state, 0) + 1
             figures = self.request()
         finally:
-            control.disarm(self.folder)
+            word.disarm(self.folder)
             self.settle()
             late = wait_for_ranks(self.folder, command.recording, nudge=self.settle)
         took_part = [s for s in read_statuses(self.folder) if s.recording == command.recording]
         if late or not took_part or any(s.state != "done" for s in took_part):
             said = late or [f"rank {s.rank}: {s.message}" for s in took_part] or ["no rank saw the command"]
             raise SystemExit(f"{state} were not recorded: {'; '.join(said)}")
-        shutil.rmtree(control.recording_folder(self.folder, command.recording), ignore_errors=True)
+        shutil.rmtree(word.recording_folder(self.folder, command.recording), ignore_errors=True)
         return figures
 
 

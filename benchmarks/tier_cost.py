@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from empty_cycles import ENGINES
 
-from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.recorder import Recorder
+from speccollect.control import word
+from speccollect.rank.recorder import Recorder
 
 WAYS = ("none", "idle", "phases")
 
@@ -70,12 +70,12 @@ def main() -> None:
                             once.callback(install(recorder).remove)
                             recorder.poll()
                         if way == "phases":
-                            control.arm(folder, PHASES_ONLY)
+                            word.arm(folder, PHASES_ONLY)
                             recorder.poll()
                         turn(cycle, 30, cold)
                         told = turn(cycle, options.cycles, cold)
                         if way == "phases":
-                            control.disarm(folder)
+                            word.disarm(folder)
                             recorder.poll()
                             recorder.close()  # its files are written before the next way's turn
                     if number:  # the first round warms up

@@ -90,7 +90,7 @@ class Collector:
     """The collector in this process, in one of STATES."""
 
     def __init__(self, folder: Path) -> None:
-        from speccollect.recorder import Recorder
+        from speccollect.rank.recorder import Recorder
 
         self._folder = folder
         self.recorder = Recorder(folder)
@@ -98,8 +98,8 @@ class Collector:
     @contextmanager
     def state(self, name: str) -> Iterator[Any]:
         """Yields what was hooked, None where nothing is. A recording has ended, and its files are written, on return."""
-        from speccollect import control
         from speccollect.config import PHASES_ONLY
+        from speccollect.control import word
         from speccollect.engines import vllm
 
         installed = vllm.install(self.recorder)
@@ -109,12 +109,12 @@ class Collector:
             return
         try:
             if name == "phases":
-                control.arm(self._folder, PHASES_ONLY)
+                word.arm(self._folder, PHASES_ONLY)
                 self.recorder.poll()
                 self._wait_until_started()
             yield installed
             if name == "phases":
-                control.disarm(self._folder)
+                word.disarm(self._folder)
                 self.recorder.poll()
                 for writer in self.recorder._writers:
                     writer.join()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches the Python sources that the contract tests of the hook points read. Optional; no test ever downloads anything.
 #   usage: scripts/fetch_server_sources.sh FOLDER [sglang|vllm [VERSION...]]
-#   then:  SPECANALYZE_SERVER_SOURCES=FOLDER pytest tests/collector/test_sglang_points.py tests/collector/test_vllm_points.py
+#   then:  SPECANALYZE_SERVER_SOURCES=FOLDER pytest tests/collector/engines/test_sglang_points.py tests/collector/engines/test_vllm_points.py
 # FOLDER/sglang/VERSION/sglang/srt/... and FOLDER/vllm/VERSION/vllm/v1/... hold the .py files only; nothing is imported or
 # installed. Through the network pass about 250 MB for SGLang's list and 2.5 GB for vLLM's; about 150 MB stay. A release
 # that is already there is not fetched again.

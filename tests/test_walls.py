@@ -61,7 +61,7 @@ def test_a_server_never_loads_the_command_line() -> None:
 import sys
 for name in ("polars", "typer", "rich", "specanalyze"):
     sys.modules[name] = None
-import speccollect.plugin, speccollect.recorder, speccollect.window, speccollect.hooking
+import speccollect.plugin, speccollect.rank.recorder, speccollect.windows.window, speccollect.hooks.points
 speccollect.plugin.install_sglang()
 speccollect.plugin.install_vllm()
 """

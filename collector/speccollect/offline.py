@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from speccollect import control
 from speccollect.config import FOLDER_VARIABLE, WindowSettings, parse_windows
-from speccollect.merge import Merged, merge
-from speccollect.output_path import refuse_output
-from speccollect.recorder import get_recorder
-from speccollect.wait import wait_for_ranks
+from speccollect.control import word
+from speccollect.control.wait import wait_for_ranks
+from speccollect.rank.recorder import get_recorder
+from speccollect.trace.merge import Merged, merge
+from speccollect.trace.output_path import refuse_output
 
 
 @contextmanager
@@ -58,17 +58,17 @@ def record(
     os.environ[FOLDER_VARIABLE] = str(place)
     merged: list[Merged] = []
     try:
-        command = control.arm(place, settings)
+        command = word.arm(place, settings)
         try:
             yield merged
         finally:
-            control.disarm(place)
+            word.disarm(place)
             recorder.finish()
             lines = wait_for_ranks(place, command.recording, timeout)
         result = merge(place, output, recording=command.recording, force=force)
         result.problems.extend(lines)
         merged.append(result)
-        shutil.rmtree(control.recording_folder(place, command.recording), ignore_errors=True)
+        shutil.rmtree(word.recording_folder(place, command.recording), ignore_errors=True)
     finally:
         if before is None:
             del os.environ[FOLDER_VARIABLE]

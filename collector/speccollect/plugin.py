@@ -34,7 +34,7 @@ def _install(engine: str, environment: Mapping[str, str]) -> bool:
             return True
         os.environ.setdefault(TEARDOWN_VARIABLE, "1")
         try:
-            from speccollect.recorder import get_recorder
+            from speccollect.rank.recorder import get_recorder
 
             module = importlib.import_module(f"speccollect.engines.{engine}")
             module.install(get_recorder())
@@ -78,14 +78,14 @@ def install_node_map() -> None:
             return
         _installed.add("nodemap")
     try:
-        module = importlib.import_module("speccollect.nodemap")
+        module = importlib.import_module("speccollect.nodemap.capture")
     except ModuleNotFoundError:
         return
     except Exception:
         logger.exception("speccollect could not load the node map; the server is not affected")
         return
     try:
-        from speccollect.recorder import get_recorder
+        from speccollect.rank.recorder import get_recorder
 
         module.install(get_recorder())
     except Exception:

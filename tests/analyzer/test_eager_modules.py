@@ -22,7 +22,7 @@ from specanalyze.attribution.analysis import analyse
 from specanalyze.cli import run
 from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
-from speccollect.recorder import get_recorder
+from speccollect.rank.recorder import get_recorder
 
 GEMM = "nvjet_tst_128x64_64x9_1x2_h_bz_coopA_TNT"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"

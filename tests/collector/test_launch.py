@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from speccollect import plugin
-from speccollect.control import prepare_folder
+from speccollect.control.status import RankStatus, host_hash, write_status
+from speccollect.control.word import prepare_folder
 from speccollect.launch import BOOTSTRAP, nsys_command, server_environment
-from speccollect.status import RankStatus, host_hash, write_status
 from specschema.errors import UsageError
 
 # a server's package of the name that the bootstrap waits for; its own child is spawned as servers spawn their ranks

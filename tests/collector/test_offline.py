@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import speccollect
-from speccollect.recorder import get_recorder
+from speccollect.rank.recorder import get_recorder
 from specschema.errors import TraceError, UsageError
 
 
@@ -79,7 +79,7 @@ def test_block_without_cycles_says_so(tmp_path: Path) -> None:
 
 def test_child_rank_started_inside_the_block_is_recorded(tmp_path: Path) -> None:
     child = """
-from speccollect.recorder import get_recorder
+from speccollect.rank.recorder import get_recorder
 recorder = get_recorder()
 for _ in range(9):
     recorder.end_cycle(recorder.begin_cycle("decode", 1, 0, ["child"]))

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from ordered_rank import MAX_TOKENS, SETTINGS, Rank
 
-from speccollect import control
-from speccollect.merge import merge
-from speccollect.wait import wait_for_ranks
+from speccollect.control import word
+from speccollect.control.wait import wait_for_ranks
+from speccollect.trace.merge import merge
 from specschema.errors import TraceError
 
-RECORDER = "speccollect.recorder:Recorder."
-RECORDING = "speccollect.recording:Recording."
-WINDOWS = "speccollect.window:Windows."
-PROFILER = "speccollect.window:Profiler."
-WRITER = "speccollect.writer:"
+RECORDER = "speccollect.rank.recorder:Recorder."
+RECORDING = "speccollect.cycles.recording:Recording."
+WINDOWS = "speccollect.windows.window:Windows."
+PROFILER = "speccollect.windows.window:Profiler."
+WRITER = "speccollect.rank.writer:"
 
 OFF = [
     # the methods that hooks call, as if their own guard had failed
@@ -44,11 +44,11 @@ OFF = [
     (WINDOWS + "step", 6),
     (WINDOWS + "close", 1),
     # the control word and arming
-    ("speccollect.control:ControlReader.read", 0),
-    ("speccollect.arming:find_identity", 0),
-    ("speccollect.arming:NvtxRanges.__init__", 0),
-    ("speccollect.arming:Writer.__init__", 0),
-    ("speccollect.arming:Writer.start", 0),
+    ("speccollect.control.word:ControlReader.read", 0),
+    ("speccollect.rank.arming:find_identity", 0),
+    ("speccollect.rank.arming:NvtxRanges.__init__", 0),
+    ("speccollect.rank.arming:Writer.__init__", 0),
+    ("speccollect.rank.arming:Writer.start", 0),
     # the writer thread
     *((WRITER + name, 0) for name in ("environment", "window_table", "cycle_rows", "phase_rows", "write_part")),
     *((WRITER + name, 1) for name in ("window_table", "cycle_rows", "write_part")),
@@ -61,7 +61,7 @@ WINDOW_ONLY = [
     (PROFILER + "prepare", 1),
     (PROFILER + "start", 1),
     (PROFILER + "stop", 1),
-    ("speccollect.profiler:events_of", 1),
+    ("speccollect.kineto.profiler:events_of", 1),
     (WRITER + "read_window", 1),
 ]
 """The profiler fails: its window is lost and the phases go on."""
@@ -69,10 +69,10 @@ WINDOW_ONLY = [
 
 def broken(rank: Rank, targets: list[str], after: int) -> tuple[list[list[int]], str, Path]:
     """Arm, break, serve, disarm; the engine's tokens, what was logged, and the rank's folder."""
-    control.arm(rank.folder, replace(SETTINGS, ranges=True))  # everything that can break is there
+    word.arm(rank.folder, replace(SETTINGS, ranges=True))  # everything that can break is there
     rank.ask("break", targets=targets, after=after)
     tokens = rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"]
-    control.disarm(rank.folder)
+    word.disarm(rank.folder)
     rank.ask("poll")
     rank.ask("close")
     log = "\n".join(rank.ask("log")["log"])
@@ -83,7 +83,7 @@ def broken(rank: Rank, targets: list[str], after: int) -> tuple[list[list[int]],
 
 def windows_of(folder: Path) -> int:
     """Finished windows of a recording; each file is read to its last row."""
-    finished = sorted(control.recording_folder(folder, 1).glob("rank*.parquet"))
+    finished = sorted(word.recording_folder(folder, 1).glob("rank*.parquet"))
     return sum("window" in path.name for path in finished if pq.read_table(path).num_rows >= 0)
 
 

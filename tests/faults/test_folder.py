@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from ordered_rank import MAX_TOKENS, SETTINGS, Rank
 
-from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.merge import merge
-from speccollect.status import read_statuses
-from speccollect.wait import wait_for_ranks
+from speccollect.control import word
+from speccollect.control.status import read_statuses
+from speccollect.control.wait import wait_for_ranks
+from speccollect.trace.merge import merge
 from specschema.errors import TraceError
 
 IN_WINDOW_1 = 10
@@ -43,7 +43,7 @@ def go_on(rank: Rank) -> list[list[int]]:
 
 def finished(folder: Path, names: str = "rank*.window*.parquet") -> list[str]:
     """Finished files, each read to its last row."""
-    files = sorted(control.recording_folder(folder, 1).glob(names))
+    files = sorted(word.recording_folder(folder, 1).glob(names))
     return [path.name for path in files if pq.read_table(path).num_rows > 0]
 
 
@@ -81,14 +81,14 @@ def fill(place: Path) -> None:
 def test_full_disk(rank: Rank, expected_tokens: list[list[int]], small_disk: Path) -> None:
     folder = small_disk / "folder"
     attach(rank, folder)
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     serve_and(rank)
     wait_until_written(folder)
     before = finished(folder, "*.parquet")
     fill(small_disk)
     assert go_on(rank) == expected_tokens
     wait_until_failed(folder)  # else the disarm may come before the writer thread has tried
-    control.disarm(folder)  # in place: needs no room
+    word.disarm(folder)  # in place: needs no room
     rank.ask("poll")
     assert wait_for_ranks(folder, 1, timeout=10) == []
     (status,) = read_statuses(folder)
@@ -108,9 +108,9 @@ def test_full_disk(rank: Rank, expected_tokens: list[list[int]], small_disk: Pat
     assert [w["window"] for w in merged.recording["windows"]] == [0]
     assert any("No space left on device" in problem for problem in merged.problems)
     # with room again the same process records again
-    control.arm(folder, PHASES_ONLY)
+    word.arm(folder, PHASES_ONLY)
     assert rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"] == expected_tokens
-    control.disarm(folder)
+    word.disarm(folder)
     rank.ask("poll")
     rank.ask("close")
     assert merge(folder, small_disk / "again.parquet").problems == []
@@ -119,14 +119,14 @@ def test_full_disk(rank: Rank, expected_tokens: list[list[int]], small_disk: Pat
 def test_folder_becomes_read_only(rank: Rank, expected_tokens: list[list[int]], small_disk: Path) -> None:
     folder = small_disk / "folder"
     attach(rank, folder)
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     serve_and(rank)
     wait_until_written(folder)
     remount(small_disk, "ro")
     try:
         assert go_on(rank) == expected_tokens
         with pytest.raises(TraceError, match=r"can't be used \(Read-only file system"):
-            control.disarm(folder)
+            word.disarm(folder)
         rank.ask("close")
         log = rank.ask("log")
         assert not log["armed"]
@@ -139,7 +139,7 @@ def test_folder_becomes_read_only(rank: Rank, expected_tokens: list[list[int]], 
 
 def test_folder_is_removed_and_used_again(rank: Rank, expected_tokens: list[list[int]]) -> None:
     folder = rank.folder
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     serve_and(rank)
     wait_until_written(folder)
     shutil.rmtree(folder)
@@ -149,9 +149,9 @@ def test_folder_is_removed_and_used_again(rank: Rank, expected_tokens: list[list
     assert not log["armed"]
     assert any("control was removed; a new one is made" in line for line in log["log"])
     # the same process answers in the folder that was made anew
-    control.arm(folder, PHASES_ONLY)
+    word.arm(folder, PHASES_ONLY)
     assert rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"] == expected_tokens
-    control.disarm(folder)
+    word.disarm(folder)
     rank.ask("poll")
     rank.ask("close")
     assert merge(folder, folder / "trace.parquet").problems == []
@@ -161,7 +161,7 @@ def test_folder_is_removed_and_used_again(rank: Rank, expected_tokens: list[list
 def test_control_file_is_truncated(rank: Rank, expected_tokens: list[list[int]], size: int) -> None:
     """A mapped page of a truncated file would end the process with SIGBUS."""
     folder = rank.folder
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     serve_and(rank)
     wait_until_written(folder)
     content = (folder / "control").read_bytes()
@@ -174,14 +174,14 @@ def test_control_file_is_truncated(rank: Rank, expected_tokens: list[list[int]],
         assert len([line for line in log if "control was truncated" in line]) == 1
         assert read_statuses(folder)[0].state == "failed"
     with pytest.raises(TraceError, match="delete it and restart the server"):
-        control.disarm(folder)
+        word.disarm(folder)
     assert "rank00000.window000.parquet" in finished(folder)
     # put back, it is obeyed again
     (folder / "control").write_bytes(content)
-    control.disarm(folder)
-    control.arm(folder, PHASES_ONLY)
+    word.disarm(folder)
+    word.arm(folder, PHASES_ONLY)
     assert rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"] == expected_tokens
-    control.disarm(folder)
+    word.disarm(folder)
     rank.ask("poll")
     rank.ask("close")
     assert merge(folder, folder / "trace.parquet").problems == []
@@ -189,7 +189,7 @@ def test_control_file_is_truncated(rank: Rank, expected_tokens: list[list[int]],
 
 def test_control_file_is_overwritten_with_something_else(rank: Rank, expected_tokens: list[list[int]]) -> None:
     folder = rank.folder
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     serve_and(rank)
     wait_until_written(folder)
     with open(folder / "control", "r+b") as file:
@@ -201,7 +201,7 @@ def test_control_file_is_overwritten_with_something_else(rank: Rank, expected_to
     assert any("control" in line and "this rank stays disarmed" in line for line in log["log"])
     assert "rank00000.window000.parquet" in finished(folder)
     # the finished files are merged from their own folder: the control file is not needed
-    merged = merge(control.recording_folder(folder, 1), folder / "trace.parquet")
+    merged = merge(word.recording_folder(folder, 1), folder / "trace.parquet")
     assert merged.recording["windows"][0]["cut"] is None
 
 
@@ -209,9 +209,9 @@ def test_everything_is_private_and_whole_when_it_has_its_name(rank: Rank) -> Non
     folder = rank.folder
     old = os.umask(0)
     try:
-        control.arm(folder, SETTINGS)
+        word.arm(folder, SETTINGS)
         rank.ask("serve", max_tokens=MAX_TOKENS)
-        control.disarm(folder)
+        word.disarm(folder)
         rank.ask("poll")
         rank.ask("close")
         merge(folder, folder / "trace.parquet")
@@ -226,9 +226,9 @@ def test_everything_is_private_and_whole_when_it_has_its_name(rank: Rank) -> Non
 
 def test_an_existing_trace_stays_unless_force_is_given(rank: Rank) -> None:
     folder = rank.folder
-    control.arm(folder, PHASES_ONLY)
+    word.arm(folder, PHASES_ONLY)
     rank.ask("serve", max_tokens=MAX_TOKENS)
-    control.disarm(folder)
+    word.disarm(folder)
     rank.ask("poll")
     rank.ask("close")
     output = folder / "trace.parquet"
@@ -244,13 +244,13 @@ def test_an_existing_trace_stays_unless_force_is_given(rank: Rank) -> None:
 
 
 def test_a_trace_that_appears_while_merging_stays(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    from speccollect import merge as module
+    from speccollect.trace import merge as module
     from specschema.errors import UsageError
 
     folder = rank.folder
-    control.arm(folder, PHASES_ONLY)
+    word.arm(folder, PHASES_ONLY)
     rank.ask("serve", max_tokens=MAX_TOKENS)
-    control.disarm(folder)
+    word.disarm(folder)
     rank.ask("poll")
     rank.ask("close")
     output = folder / "trace.parquet"

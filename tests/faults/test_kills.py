@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from ordered_rank import MAX_TOKENS, SETTINGS, Rank, Starter
 
-from speccollect import control
 from speccollect.config import PHASES_ONLY
-from speccollect.merge import merge
-from speccollect.status import read_statuses
-from speccollect.wait import wait_for_ranks
+from speccollect.control import word
+from speccollect.control.status import read_statuses
+from speccollect.control.wait import wait_for_ranks
+from speccollect.trace.merge import merge
 
 SERVER = Path(__file__).parents[1] / "support" / "streaming_server.py"
 
@@ -35,11 +35,11 @@ def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def window_file(folder: Path, rank: int, window: int) -> Path:
-    return control.recording_folder(folder, 1) / f"rank{rank:05d}.window{window:03d}.parquet"
+    return word.recording_folder(folder, 1) / f"rank{rank:05d}.window{window:03d}.parquet"
 
 
 def stand_inside_the_second_window(ranks: list[Rank], folder: Path) -> None:
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     for rank in ranks:
         rank.send("serve", max_tokens=MAX_TOKENS, pause_at=IN_WINDOW_1)
     for number, rank in enumerate(ranks):
@@ -61,7 +61,7 @@ def test_killed_ranks_lose_their_unfinished_window(start: Starter, tmp_path: Pat
         rank.send("go")
         assert rank.process.wait(timeout=60) == 1
         assert b"speccollect" not in (tmp_path / "rank0.log").read_bytes().splitlines()[-1]
-    control.disarm(folder)
+    word.disarm(folder)
     assert wait_for_ranks(folder, 1, timeout=10) == []
 
     merged = merge(folder, tmp_path / "trace.parquet")
@@ -92,14 +92,14 @@ def test_a_worker_that_is_started_again_keeps_the_first_ones_windows(start: Star
     assert not log["armed"]
     assert [line for line in log["log"] if "rank 0 was started again during recording 1" in line]
     assert window_file(folder, 0, 0).read_bytes() == before
-    control.disarm(folder)
+    word.disarm(folder)
     merged = merge(folder, tmp_path / "first.parquet")
     assert [w["window"] for w in merged.recording["windows"]] == [0]
     assert any("rank 0 was started again" in problem for problem in merged.problems)
     # the next recording has the new process, in full
-    control.arm(folder, SETTINGS)
+    word.arm(folder, SETTINGS)
     assert second.ask("serve", max_tokens=MAX_TOKENS)["tokens"] == tokens
-    control.disarm(folder)
+    word.disarm(folder)
     second.ask("poll")
     second.ask("close")
     again = merge(folder, tmp_path / "second.parquet")
@@ -144,16 +144,16 @@ def test_the_command_ends_in_mid_request(server: tuple[str, Path], tmp_path: Pat
     assert not output.exists()
     if number is signal.SIGKILL:
         # nobody could tell the ranks: they go on with phases, and the next command says how to end it
-        assert control.read_command(folder).armed
+        assert word.read_command(folder).armed
         second = request(url, folder, output, "--max-tokens", "5")
         said, _ = second.communicate(timeout=60)
         assert second.returncode == 1
         assert "is already recording (number 1): `speccollect disarm` first" in said
-        control.disarm(folder)
+        word.disarm(folder)
     else:
         assert command.returncode == 128 + number
         assert "Traceback" not in said
-    assert not control.read_command(folder).armed
+    assert not word.read_command(folder).armed
     assert wait_for_ranks(folder, 1, timeout=20) == []
     merged = merge(folder, output)
     assert merged.recording["incomplete_ranks"] == []
@@ -162,9 +162,9 @@ def test_the_command_ends_in_mid_request(server: tuple[str, Path], tmp_path: Pat
 
 def test_two_commands_cannot_arm_one_folder_at_once(tmp_path: Path) -> None:
     """Many at the same instant: exactly one gets it."""
-    code = "import sys; from pathlib import Path; from speccollect import control; from speccollect.config import PHASES_ONLY\n"
-    code += "sys.stdin.readline()\ntry:\n control.arm(Path(sys.argv[1]), PHASES_ONLY)\nexcept Exception as e:\n sys.exit(str(e))\n"
-    control.prepare_folder(tmp_path / "folder")
+    code = "import sys; from pathlib import Path; from speccollect.control import word; from speccollect.config import PHASES_ONLY\n"
+    code += "sys.stdin.readline()\ntry:\n word.arm(Path(sys.argv[1]), PHASES_ONLY)\nexcept Exception as e:\n sys.exit(str(e))\n"
+    word.prepare_folder(tmp_path / "folder")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     commands = [
         subprocess.Popen(
@@ -179,13 +179,13 @@ def test_two_commands_cannot_arm_one_folder_at_once(tmp_path: Path) -> None:
     results = [process.communicate("\n") for process in commands]
     assert sorted(process.returncode for process in commands) == [0, 1, 1, 1]
     assert sum("is already recording (number 1)" in errors for _, errors in results) == 3
-    assert control.read_command(tmp_path / "folder").recording == 1
+    assert word.read_command(tmp_path / "folder").recording == 1
 
 
 def test_an_older_recordings_files_are_not_mixed_with_a_new_one(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    assert control.arm(folder, PHASES_ONLY).recording == 1
-    control.disarm(folder)
+    assert word.arm(folder, PHASES_ONLY).recording == 1
+    word.disarm(folder)
     (folder / "control").unlink()
     # numbers start again with a new control file, the files of recording 1 are still there
-    assert control.arm(folder, PHASES_ONLY).recording == 2
+    assert word.arm(folder, PHASES_ONLY).recording == 2

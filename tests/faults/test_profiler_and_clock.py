@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from ordered_rank import MAX_TOKENS, SETTINGS, Rank
 
-from speccollect import control
 from speccollect.config import WindowSettings
-from speccollect.merge import Merged, merge
+from speccollect.control import word
+from speccollect.trace.merge import Merged, merge
 
 
 def collect(rank: Rank) -> tuple[Merged, list[dict[str, Any]]]:
     """Disarm and merge; the trace's cycles and phases in order of time."""
-    control.disarm(rank.folder)
+    word.disarm(rank.folder)
     rank.ask("poll")
     rank.ask("close")
     merged = merge(rank.folder, rank.folder / "trace.parquet")
@@ -43,7 +43,7 @@ def test_the_engines_own_profiler_comes_first(
     windows: list[tuple[int, str | None]],
     told: str,
 ) -> None:
-    control.arm(rank.folder, SETTINGS)
+    word.arm(rank.folder, SETTINGS)
     served = rank.ask("serve", max_tokens=MAX_TOKENS, profile=cycles)
     assert served["tokens"] == expected_tokens
     assert served["their_events"] > 100  # the engine's own profile is whole
@@ -56,7 +56,7 @@ def test_the_engines_own_profiler_comes_first(
 
 
 def test_a_window_with_too_many_events_is_cut_and_says_so(rank: Rank, expected_tokens: list[list[int]]) -> None:
-    control.arm(rank.folder, dataclasses.replace(SETTINGS, max_events=500))
+    word.arm(rank.folder, dataclasses.replace(SETTINGS, max_events=500))
     assert rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"] == expected_tokens
     merged, _ = collect(rank)
     assert [w["cut"].split(":")[0] for w in merged.recording["windows"]] == ["more than 500 events"] * 2
@@ -73,7 +73,7 @@ def test_more_phases_than_a_windows_buffer_holds_are_counted(rank: Rank, expecte
 
     with pytest.raises(UsageError, match="at most 2048 cycles in one window"):
         WindowSettings(record=2049)
-    control.arm(rank.folder, dataclasses.replace(SETTINGS, record=2048, repeat=1))
+    word.arm(rank.folder, dataclasses.replace(SETTINGS, record=2048, repeat=1))
     assert rank.ask("serve", max_tokens=MAX_TOKENS)["tokens"] == expected_tokens
     merged, _ = collect(rank)
     assert [w["cut"] for w in merged.recording["windows"]] == ["the recording ended"]
@@ -81,7 +81,7 @@ def test_more_phases_than_a_windows_buffer_holds_are_counted(rank: Rank, expecte
 
 @pytest.mark.parametrize("by_s", [-3600, 3600], ids=["back", "forward"])
 def test_the_clock_is_set_while_cycles_run(rank: Rank, expected_tokens: list[list[int]], by_s: int) -> None:
-    control.arm(rank.folder, SETTINGS)
+    word.arm(rank.folder, SETTINGS)
     rank.send("serve", max_tokens=MAX_TOKENS, pause_at=1)
     assert rank.answer() == {"paused": 1}
     rank.ask("step_clock", by_ns=by_s * 1_000_000_000)

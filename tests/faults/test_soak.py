@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from ordered_rank import Starter
 
-from speccollect import control
 from speccollect.config import WindowSettings
-from speccollect.merge import merge
+from speccollect.control import word
+from speccollect.trace.merge import merge
 
 CYCLES = 100_000
 SECONDS = float(os.environ.get("SPECANALYZE_SOAK_SECONDS", "100"))
@@ -37,10 +37,10 @@ about 500 bytes in memory (three phases, its facts, two lists): a recorder that 
 def test_soak(start: Starter, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (rank,) = start(folder)
-    control.arm(folder, WindowSettings())
+    word.arm(folder, WindowSettings())
     told = rank.ask("soak", cycles=CYCLES, seconds=SECONDS)
     (tmp_path / "told.json").write_text(json.dumps(told))
-    control.disarm(folder)
+    word.disarm(folder)
     rank.ask("poll")
     rank.ask("close")
     assert rank.ask("log")["log"] == []

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from speccollect.cupti_buffers import FUNCTIONS
+from speccollect.cupti.buffers import FUNCTIONS
 from speccollect.native import cupti_library
 
 SOURCE: Final = Path(__file__).with_suffix(".c")

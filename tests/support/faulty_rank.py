@@ -20,7 +20,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import torch
 
-from speccollect import recording, stamps
+from speccollect.cycles import recording
 from speccollect.demo.config import DemoConfig
 from speccollect.demo.parallel import connect
 from speccollect.demo.request import Batch, Request, Sequence
@@ -28,9 +28,10 @@ from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.shape import build_requests
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.engines import embedded
-from speccollect.guard import guarded
+from speccollect.hooks import stamps
+from speccollect.hooks.guard import guarded
 from speccollect.plugin import install_embedded
-from speccollect.recorder import get_recorder
+from speccollect.rank.recorder import get_recorder
 
 CONFIG = DemoConfig(
     layers=1,

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class RecordedCalls:
-    """Stands where the real recorder would, as ``speccollect.hooking.Recorder`` asks.
+    """Stands where the real recorder would, as ``speccollect.hooks.points.Recorder`` asks.
 
     Attributes:
         stamps: what hooks stamped themselves; it is ``watched``, so that ``phases`` has it, too.

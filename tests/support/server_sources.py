@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from speccollect.hooking import HookPoint
+from speccollect.hooks.points import HookPoint
 
 NEEDS_SOURCES = (
     "no server sources: run scripts/fetch_server_sources.sh FOLDER and set SPECANALYZE_SERVER_SOURCES=FOLDER"

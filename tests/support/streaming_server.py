@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 from typing import Any
 
-from speccollect.recorder import get_recorder
+from speccollect.rank.recorder import get_recorder
 
 KEY = sys.argv[3] if len(sys.argv) > 3 else None
 TEXT = os.environ.get("STREAMED_TEXT", "x ")

@@ -68,7 +68,7 @@ _MEANINGS: Final[tuple[tuple[re.Pattern[str], Callable[[list[int]], str]], ...]]
     (re.compile(r"warmups\[\d+\]\.warmup$"), lambda figures: f"cycles {figures[0]} to {figures[-1] - 1}"),
     (re.compile(r"clock_offset_ns$"), lambda figures: f"{figures[0]} at its begin, {figures[-1]} at its end"),
 )
-"""Figures whose names do not say what they mean: NVML's as ``speccollect.gpu_facts`` writes them, Kineto's versions, the places of
+"""Figures whose names do not say what they mean: NVML's as ``speccollect.environment.gpu_facts`` writes them, Kineto's versions, the places of
 ``specschema.metadata``."""
 _FIGURES: Final = re.compile(r"-?\d{1,20}(?: -?\d{1,20})*")
 _NUMBERED: Final = (

@@ -189,11 +189,11 @@ def request(
 ) -> None:
     """Record a running server while it answers a long request. All ranks are merged into one trace."""
     from speccollect.cli.render import progress, show_session
-    from speccollect.output_path import refuse_output
-    from speccollect.prompts import LONG_PROMPT
-    from speccollect.prompts import input_ids as ids
-    from speccollect.session import record_requests
-    from speccollect.stream import find_endpoint, request_body
+    from speccollect.request.prompts import LONG_PROMPT
+    from speccollect.request.prompts import input_ids as ids
+    from speccollect.request.session import record_requests
+    from speccollect.request.stream import find_endpoint, request_body
+    from speccollect.trace.output_path import refuse_output
     from specschema.errors import UsageError
 
     refuse_output(output, force=force)
@@ -257,8 +257,8 @@ def build(
 def status(folder: Folder = None) -> None:
     """Show the ranks that announced themselves, and what they do."""
     from speccollect.cli.render import show_status
-    from speccollect.control import read_command
-    from speccollect.status import read_statuses
+    from speccollect.control.status import read_statuses
+    from speccollect.control.word import read_command
 
     place = _folder(folder)
     show_status(place, read_command(place), read_statuses(place))
@@ -277,8 +277,8 @@ def arm(
 
     Exit code 1: no rank has announced itself there; the recording is armed all the same, for ranks that do so later.
     """
-    from speccollect.control import arm as write
-    from speccollect.status import nobody
+    from speccollect.control.status import nobody
+    from speccollect.control.word import arm as write
 
     place = _folder(folder)
     command = write(place, _windows(windows, cpu_ops, backend))
@@ -294,9 +294,9 @@ def disarm(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for a rank that makes no progress.")] = 60.0,
 ) -> None:
     """End the recording. It waits until every rank has closed its files."""
-    from speccollect.control import disarm as write
-    from speccollect.control import read_command, recording_folder
-    from speccollect.wait import wait_for_ranks
+    from speccollect.control.wait import wait_for_ranks
+    from speccollect.control.word import disarm as write
+    from speccollect.control.word import read_command, recording_folder
     from specschema.errors import TraceError
 
     place = _folder(folder)
@@ -337,8 +337,8 @@ def merge(
 ) -> None:
     """Merge the finished files of all ranks into one trace."""
     from speccollect.cli.render import show_merged
-    from speccollect.merge import merge as write
-    from speccollect.output_path import refuse_output
+    from speccollect.trace.merge import merge as write
+    from speccollect.trace.output_path import refuse_output
 
     refuse_output(output, force=force)
     show_merged(write(_folder(folder), output, recording=recording, force=force, expected_ranks=ranks))
@@ -365,7 +365,7 @@ def demo(
 ) -> None:
     """Record a small speculative engine of our own, on GPUs or any CPU."""
     from speccollect.cli.render import show_merged, show_trace
-    from speccollect.output_path import refuse_output
+    from speccollect.trace.output_path import refuse_output
 
     refuse_output(output, force=force)  # before torch, which may be missing, is
     if _windows(windows).cupti:

@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-from speccollect.control import Command
-from speccollect.merge import Merged
-from speccollect.phase_table import PhaseTable, phase_table
-from speccollect.session import Session
-from speccollect.status import RankStatus, alive, nobody, unreadable
+from speccollect.control.status import RankStatus, alive, nobody, unreadable
+from speccollect.control.word import Command
+from speccollect.request.session import Session
+from speccollect.trace.merge import Merged
+from speccollect.trace.phase_table import PhaseTable, phase_table
 from specschema.figures import counted, percent, rounded
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from speccollect import control
 from speccollect.config import FOLDER_VARIABLE, SWITCH_VARIABLE, WindowSettings, parse_windows
+from speccollect.control import word
+from speccollect.control.wait import wait_for_ranks
 from speccollect.demo.config import DemoConfig
 from speccollect.demo.launcher import agreed, run_ranks
 from speccollect.demo.rank import RankTask, Way
 from speccollect.demo.shape import build_config, build_requests, choose_device, longest_request
-from speccollect.merge import Merged, merge
-from speccollect.output_path import refuse_output
-from speccollect.wait import wait_for_ranks
+from speccollect.trace.merge import Merged, merge
+from speccollect.trace.output_path import refuse_output
 
 MAX_RECORD: Final = 40
 """Cycles of one window at most, unless asked for."""
@@ -142,10 +142,10 @@ def run_demo(
             results = run_ranks(
                 task,
                 {SWITCH_VARIABLE: "1", FOLDER_VARIABLE: str(folder)},
-                before=lambda: (control.arm(folder, settings), None)[1],
-                after=lambda: (control.disarm(folder), None)[1],
+                before=lambda: (word.arm(folder, settings), None)[1],
+                after=lambda: (word.disarm(folder), None)[1],
             )
-            recording = control.read_command(folder).recording
+            recording = word.read_command(folder).recording
             late = wait_for_ranks(folder, recording)
             merged = merge(folder, output, recording=recording, force=force, expected_ranks=tp)
             merged.problems.extend(late)

@@ -20,7 +20,7 @@ from speccollect.demo.scheduler import Scheduler
 from speccollect.demo.timing import phase_times
 from speccollect.demo.worker import SpeculativeWorker
 from speccollect.plugin import install_embedded
-from speccollect.recorder import get_recorder
+from speccollect.rank.recorder import get_recorder
 
 WARM_UP_TOKENS: Final = 8
 """Completion tokens of the request that runs before anything is recorded: first calls load kernels and set up libraries."""

@@ -6,13 +6,13 @@ import threading
 import time
 from typing import Any, Final
 
-from speccollect.bracket import Bracket
-from speccollect.guard import asks_capturing, capturing
-from speccollect.hooking import HookPoint, Installed, Recorder, argument
-from speccollect.hooking import install as install_points
-from speccollect.phase_codes import CODES
-from speccollect.segment import END, UNKNOWN
-from speccollect.stamps import Call, Fail, OpenCycle, Weave, within
+from speccollect.cycles.phase_codes import CODES
+from speccollect.cycles.segment import END, UNKNOWN
+from speccollect.hooks.bracket import Bracket
+from speccollect.hooks.guard import asks_capturing, capturing
+from speccollect.hooks.points import HookPoint, Installed, Recorder, argument
+from speccollect.hooks.points import install as install_points
+from speccollect.hooks.stamps import Call, Fail, OpenCycle, Weave, within
 
 _WORKER: Final = "speccollect.demo.worker"
 _SCHEDULER: Final = "speccollect.demo.scheduler"

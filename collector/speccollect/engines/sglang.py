@@ -14,8 +14,8 @@ from packaging.version import InvalidVersion, Version
 
 from speccollect.engines.sglang_cycle import CycleHooks
 from speccollect.engines.sglang_points import OLDEST, points
-from speccollect.hooking import Installed, Recorder
-from speccollect.hooking import install as install_points
+from speccollect.hooks.points import Installed, Recorder
+from speccollect.hooks.points import install as install_points
 
 logger: Final = logging.getLogger("speccollect")
 

@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any, Final
 
+from speccollect.cycles.phase_codes import CODES
+from speccollect.cycles.segment import END, UNKNOWN
 from speccollect.engines.sglang_batch import (
     TargetGraph,
     accepted_of,
@@ -25,11 +27,9 @@ from speccollect.engines.sglang_batch import (
     settings_of,
 )
 from speccollect.engines.sglang_open_cycle import NO_PHASE, NOTE, Noted, OpenBatch, Progress
-from speccollect.guard import asks_capturing, capturing
-from speccollect.hooking import Recorder
-from speccollect.phase_codes import CODES
-from speccollect.segment import END, UNKNOWN
-from speccollect.stamps import NO_LEAF, Call, Fail, Weave
+from speccollect.hooks.guard import asks_capturing, capturing
+from speccollect.hooks.points import Recorder
+from speccollect.hooks.stamps import NO_LEAF, Call, Fail, Weave
 
 _PHASE_OF_MODE: Final = {"decode": "decode", "prefill": "prefill", "mixed": "prefill", "idle": "idle"}
 """Leaf phase that covers a whole cycle; a speculative cycle has phases of its own."""

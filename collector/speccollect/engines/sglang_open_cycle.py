@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from speccollect.stamps import OpenCycle
+from speccollect.hooks.stamps import OpenCycle
 
 NOTE: Final = "_speccollect_cycle"
 """Attribute of SGLang's result object that carries the cycle it belongs to."""

@@ -10,11 +10,11 @@ import threading
 import time
 from typing import Any, Final
 
+from speccollect.cycles.phase_codes import CODES
+from speccollect.cycles.segment import END
 from speccollect.engines.sglang_batch import accepted_list
 from speccollect.engines.sglang_open_cycle import NO_PHASE, OpenBatch
-from speccollect.phase_codes import CODES
-from speccollect.segment import END
-from speccollect.stamps import Call, Fail, Weave
+from speccollect.hooks.stamps import Call, Fail, Weave
 
 _VERIFY: Final = CODES["verify"]
 _FORWARD: Final = CODES["target_forward"]

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from speccollect.engines import sglang_parts as parts
 from speccollect.engines.sglang_cycle import CycleHooks
-from speccollect.hooking import HookPoint
-from speccollect.stamps import Weave, within
+from speccollect.hooks.points import HookPoint
+from speccollect.hooks.stamps import Weave, within
 
 OLDEST: Final = "0.4.6"
 """Releases before it were not read."""

@@ -17,8 +17,8 @@ from packaging.version import Version
 from speccollect.engines.vllm_cycle import CycleHooks
 from speccollect.engines.vllm_identity import release_of
 from speccollect.engines.vllm_points import OLDEST, points
-from speccollect.hooking import Installed, Recorder
-from speccollect.hooking import install as install_points
+from speccollect.hooks.points import Installed, Recorder
+from speccollect.hooks.points import install as install_points
 
 logger: Final = logging.getLogger("speccollect")
 

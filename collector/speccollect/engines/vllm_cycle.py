@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from speccollect.cycles.phase_codes import CODES
 from speccollect.engines.vllm_identity import identity_of
 from speccollect.engines.vllm_open_cycle import DRAFTING_MODES, Cycle, OpenStep
 from speccollect.engines.vllm_requests import RequestLedger
 from speccollect.engines.vllm_step import Step, read_step
-from speccollect.hooking import Recorder
-from speccollect.phase_codes import CODES
-from speccollect.stamps import Fail, Weave
+from speccollect.hooks.points import Recorder
+from speccollect.hooks.stamps import Fail, Weave
 
 _NOTE: Final = "_speccollect_cycle"
 """Attribute of vLLM's result object that carries the cycle it belongs to."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from speccollect.engines.vllm_step import Step
-from speccollect.stamps import OpenCycle
+from speccollect.hooks.stamps import OpenCycle
 
 DRAFTING_MODES: Final = ("speculative", "decode")
 """Modes whose cycles part the target from the draft model that follows; a prefill is one leaf with all that it runs."""

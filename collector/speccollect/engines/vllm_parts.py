@@ -9,9 +9,9 @@ import sys
 import threading
 from typing import Any
 
+from speccollect.cycles.phase_codes import CODES
 from speccollect.engines.vllm_open_cycle import GRAPH_PHASE, OpenStep, extends_first
-from speccollect.phase_codes import CODES
-from speccollect.stamps import Call, Fail, Weave
+from speccollect.hooks.stamps import Call, Fail, Weave
 
 _FORWARD, _SAMPLE, _DRAFT, _EXTEND = (CODES[name] for name in ("target_forward", "sample", "draft", "draft_extend"))
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from speccollect.engines import vllm_parts as parts
 from speccollect.engines.vllm_cycle import Call, CycleHooks
-from speccollect.hooking import HookPoint
-from speccollect.stamps import Weave, stamped
+from speccollect.hooks.points import HookPoint
+from speccollect.hooks.stamps import Weave, stamped
 
 OLDEST: Final = "0.15"
 """Releases before it were not read."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from speccollect.kineto_events import CompiledEvents, PythonEvents
+from speccollect.kineto.events import CompiledEvents, PythonEvents
 from speccollect.native.build import load
 
 

@@ -1,0 +1,1 @@
+"""What ran: hardware, software and settings, without what must not be recorded."""

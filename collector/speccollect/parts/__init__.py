@@ -1,0 +1,1 @@
+"""The closed files that a recording leaves behind, until one trace is made of them."""

@@ -1,0 +1,1 @@
+"""`speccollect request`: one recorded request to a running server."""

@@ -1,0 +1,1 @@
+"""One trace of all ranks' files: merged, counted, and looked at for the first time."""
