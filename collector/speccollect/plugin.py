@@ -78,15 +78,9 @@ def install_node_map() -> None:
             return
         _installed.add("nodemap")
     try:
-        module = importlib.import_module("speccollect.nodemap.capture")
-    except ModuleNotFoundError:
-        return
-    except Exception:
-        logger.exception("speccollect could not load the node map; the server is not affected")
-        return
-    try:
+        from speccollect.nodemap import capture
         from speccollect.rank.recorder import get_recorder
 
-        module.install(get_recorder())
-    except Exception:
+        capture.install(get_recorder())
+    except Exception:  # the hook boundary, as above
         logger.exception("speccollect could not install the node map; the server is not affected")

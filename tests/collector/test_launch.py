@@ -131,6 +131,18 @@ def test_broken_hooks_do_not_reach_the_server(tmp_path: Path) -> None:
     assert "could not hook sglang; the server is not affected" in done.stderr
 
 
+@pytest.mark.parametrize("broken", [False, True], ids=["whole", "broken"])
+def test_captures_are_watched_from_the_start(tmp_path: Path, broken: bool) -> None:
+    """Servers capture their graphs long before anything is armed. A node map that can't be had is said."""
+    code = "import sys; sys.modules['speccollect.nodemap.capture'] = None\n"
+    code = code * broken + "from speccollect import plugin; plugin.install_vllm(); plugin.install_vllm()\n"
+    code += "import torch; print(type(vars(torch.cuda.graphs.CUDAGraph)['capture_begin']).__name__)"
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": "/usr/bin:/bin", "SPECANALYZE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, timeout=60)
+    assert done.stdout.strip() == ("function" if broken else "FunctionWrapper"), done.stderr
+    assert done.stderr.count("could not install the node map; the server is not affected") == int(broken)
+
+
 def test_entry_points_are_the_ones_servers_look_for() -> None:
     from importlib.metadata import entry_points
 
