@@ -296,3 +296,11 @@ def test_four_gpus_that_tuned_apart() -> None:
     (found,) = examine(m).findings.filter(pl.col("rule") == "uneven_kernels").to_dicts()
     assert found["confidence"] == "high"
     assert found["win_ns_per_cycle"] == pytest.approx(675_771, rel=1e-6)
+
+
+def test_ranks_without_device_work_have_nothing_to_compare() -> None:
+    bare = [traces.phase("spec.verify", 0, 100, window=0)]
+    made = compare_ranks(traces.trace(*(traces.rank_trace([r | {"rank": n} for r in bare], n) for n in (0, 1))))
+    assert made.uneven.schema == pl.Schema(UNEVEN_SCHEMA)
+    assert made.uneven.height == 0
+    assert ranks_frame(made).get_column("slower_ns").to_list() == [0.0, 0.0]
