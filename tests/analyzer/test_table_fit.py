@@ -1,7 +1,6 @@
 """Tables at the width of a terminal: numbers stay whole, spare columns go, one text gives way."""
 
 import io
-import sys
 
 import pytest
 from rich.console import Console
@@ -117,9 +116,10 @@ def test_lines_end_where_their_text_ends(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_colour_stays_where_blanks_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", io.StringIO())
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stdout", shown)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     out = console()
     out.print(Text("bold   \nplain", style="bold"))
-    assert sys.stdout.getvalue() == "\x1b[1mbold\x1b[0m\n\x1b[1mplain\x1b[0m\n"  # type: ignore[attr-defined]
+    assert shown.getvalue() == "\x1b[1mbold\x1b[0m\n\x1b[1mplain\x1b[0m\n"
