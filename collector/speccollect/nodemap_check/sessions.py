@@ -72,6 +72,11 @@ def replays_of(events: KinetoColumns) -> list[tuple[int, np.ndarray[Any, Any]]]:
     return found
 
 
+def streams_of(events: KinetoColumns) -> int:
+    """The most streams that one replay's activities lie on: across streams the order of starts promises nothing."""
+    return max((len(np.unique(events.resource[members])) for _, members in replays_of(events)), default=0)
+
+
 @torch.no_grad()
 def eager_kernels(model: nn.Module, x: torch.Tensor, say: Callable[[str], None]) -> dict[str, collections.Counter[str]]:
     """Kernel names by module path, from an eager run: the innermost module range around each launch call."""

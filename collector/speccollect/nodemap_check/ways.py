@@ -25,7 +25,7 @@ from speccollect.native.build import NotBuilt
 from speccollect.nodemap.capture import CAPTURED, INSTANTIATED, graph_id_of
 from speccollect.nodemap.replays import captured_graphs
 from speccollect.nodemap_check.annotations import check_annotations
-from speccollect.nodemap_check.sessions import fewest, profiled, replays_of, settle
+from speccollect.nodemap_check.sessions import fewest, profiled, replays_of, settle, streams_of
 
 Check = Callable[[bool, str], None]
 Say = Callable[[str], None]
@@ -102,6 +102,16 @@ def shown_nodes(rows: dict[str, Any]) -> list[int]:
 def names_by_order(rows: dict[str, Any], columns: KinetoColumns) -> Names:
     """What ran each node, by order of starts; nothing where a replay has another number of activities, or two replays differ."""
     return _agreed([(shown_nodes(rows), members) for _, members in replays_of(columns)], columns)
+
+
+def like_the_map(rows: dict[str, Any], names: Names) -> bool:
+    """Whether every kernel has the name that its node had at capture; False where there are none."""
+    kernels = [
+        (n, name)
+        for n, kind, name in zip(rows["node"], rows["node_type"], rows["name"], strict=True)
+        if kind == "kernel"
+    ]
+    return bool(names) and all(names.get(node) == name for node, name in kernels)
 
 
 def names_by_id(columns: KinetoColumns) -> Names:
@@ -197,7 +207,13 @@ def compare_ways(
     for label, graph in graphs.items():
         rows = noted[_number(graph)]
         columns = by_kineto_text(lambda graph=graph: repeat(graph))  # type: ignore[misc]
-        ways[label][ORDER] = names_by_order(rows, columns)
+        in_order, streams = names_by_order(rows, columns), streams_of(columns)
+        if streams > 1 and not like_the_map(rows, in_order):
+            say(
+                f"      {label}: {ORDER} tells nothing here: a replay runs on {streams} streams, and they start as they like"
+            )
+        else:
+            ways[label][ORDER] = in_order
         if "node" in columns.details:
             copies = Version(torch.__version__).release >= COPIES_SINCE
             compare_nodes(check, f"{label}, {KINETO}", rows, columns, replays, copies=copies)

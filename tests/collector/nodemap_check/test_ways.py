@@ -16,6 +16,7 @@ from speccollect.kineto.columns import KinetoColumns
 from speccollect.kineto.events import PythonEvents
 from speccollect.nodemap import capture as nodemap
 from speccollect.nodemap_check.annotations import compare_annotations, unavailable
+from speccollect.nodemap_check.sessions import streams_of
 from speccollect.nodemap_check.ways import (
     CUPTI,
     KINETO,
@@ -23,6 +24,7 @@ from speccollect.nodemap_check.ways import (
     check_graph,
     compare_names,
     compare_nodes,
+    like_the_map,
     names_by_id,
     names_by_order,
     with_node_ids,
@@ -38,15 +40,19 @@ ROWS: dict[str, Any] = {
 KERNELS = [(0, "norm"), (2, "nvjet"), (3, "silu")]
 
 
-def replays(device: DeviceActivities, kernels: list[tuple[int, str]], times: int = 3) -> KinetoColumns:
-    """Replays whose kernels start in the order given."""
+def replays(
+    device: DeviceActivities, kernels: list[tuple[int, str]], times: int = 3, streams: int = 1
+) -> KinetoColumns:
+    """Replays whose kernels start in the order given, on so many streams in turn."""
     begin = time.time_ns()
     given = []
     for turn in range(times):
         at, correlation = begin + 1000 * turn, 90 + turn
         given.append(Given("call", "cudaGraphLaunch", at, 10, 5, correlation))
         for place, (node, name) in enumerate(kernels):
-            given.append(Given("kernel", name, at + 100 + 10 * place, 5, 7, correlation, EXECUTABLE, node))
+            given.append(
+                Given("kernel", name, at + 100 + 10 * place, 5, 7 + place % streams, correlation, EXECUTABLE, node)
+            )
     return with_node_ids(PythonEvents(device.profile(given).profiler.kineto_results))
 
 
@@ -91,6 +97,18 @@ def test_an_order_of_starts_that_the_ids_contradict_fails(device: DeviceActiviti
         "g: order of starts and Kineto's node ids name the same activity at 1 of 3 nodes (3 and 3 have one)"
     ]
     assert checks.said[-1] == f"      g: {CUPTI} can't be compared on this machine"
+
+
+def test_on_several_streams_an_order_that_contradicts_the_map_is_told_from_one_that_does_not(
+    device: DeviceActivities,
+) -> None:
+    swapped = replays(device, [KERNELS[1], KERNELS[0], KERNELS[2]], streams=2)
+    assert streams_of(swapped) == 2
+    assert not like_the_map(ROWS, names_by_order(ROWS, swapped))
+    kept = replays(device, KERNELS, streams=2)
+    assert like_the_map(ROWS, names_by_order(ROWS, kept))
+    assert streams_of(replays(device, KERNELS)) == 1
+    assert not like_the_map(ROWS, {})
 
 
 def test_ids_of_other_nodes_than_the_maps_fail(device: DeviceActivities) -> None:
