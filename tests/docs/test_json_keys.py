@@ -35,6 +35,7 @@ COMMANDS = [
     ["whatif", SAMPLE, "--scale", "allreduce=0.7"],
     ["breakdown", "tests/cases/08-seq-numbers-when-a-rank-starts-late"],
     ["ranks", "tests/cases/09-clock-skew-two-hosts"],
+    ["ranks", "samples/sglang_tp4_mla61_eagle3_steps2.parquet"],
     ["breakdown", "tests/cases/126-duration-past-three-starts/trace.json"],
     ["breakdown", "tests/cases/141-more-invalid-rows/trace.json"],
     ["accept", "tests/cases/156-accept-adaptive-draft-length/steps.jsonl"],
