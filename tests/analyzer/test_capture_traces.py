@@ -133,7 +133,7 @@ def test_what_runs_during_a_capture_and_what_shows_no_activity_is_no_node(
     rows = capture_pair.captured(profiled, names=True)
     begin = next(row for row in rows if row["name"] == "cudaStreamBeginCapture")
     extra = [
-        capture_pair.call("MemcpyAsync", begin, begin["ts"] + 0.001, 500),
+        capture_pair.call("MemcpyAsync", begin, begin["ts"] + 0.05, 500),
         {
             "ph": "X",
             "cat": "gpu_memcpy",
@@ -144,8 +144,8 @@ def test_what_runs_during_a_capture_and_what_shows_no_activity_is_no_node(
             "dur": 1,
             "args": {"correlation": 500},
         },
-        capture_pair.call("LaunchHostFunc", begin, rows[-1]["ts"] + 0.001, 501),
-        capture_pair.call("LaunchKernel", begin | {"tid": 99}, begin["ts"] + 0.002, 502),
+        capture_pair.call("LaunchHostFunc", begin, rows[-1]["ts"] + 0.05, 501),
+        capture_pair.call("LaunchKernel", begin | {"tid": 99}, begin["ts"] + 0.1, 502),
     ]
     (graph,) = captured_graphs(capture_pair.write(tmp_path / "c.json", [*rows, *extra])).graphs
     assert graph.get_column("name").to_list() == KERNELS
@@ -154,7 +154,7 @@ def test_what_runs_during_a_capture_and_what_shows_no_activity_is_no_node(
 def test_copies_and_fills_are_nodes_of_their_type(tmp_path: Path, profiled: list[dict[str, Any]]) -> None:
     rows = capture_pair.captured(profiled, names=True)
     begin = next(row for row in rows if row["name"] == "cudaStreamBeginCapture")
-    rows.append(capture_pair.call("MemsetAsync", begin, begin["ts"] + 0.001, 500))
+    rows.append(capture_pair.call("MemsetAsync", begin, begin["ts"] + 0.05, 500))
     (graph,) = captured_graphs(capture_pair.write(tmp_path / "c.json", rows)).graphs
     assert graph.get_column("node_type").to_list()[:2] == ["memset", "kernel"]
     assert graph.get_column("name").to_list()[0] is None

@@ -20,7 +20,7 @@ from specanalyze.report.breakdown_bars import SLICES
 from specanalyze.report.page import Report, build_report
 from specanalyze.report.palette import shown_as
 from specanalyze.report.section import Figure, Section
-from specschema.figures import change, percent
+from specschema.figures import change, percent, signed
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 RECORDINGS = {
@@ -222,7 +222,7 @@ def test_changes(page: Report, ask: Ask, recording: tuple[str, str | None]) -> N
     answer = json.loads(out.getvalue())
     (figure,) = found.figures
     assert [(r[2], r[3], r[4], r[7]) for r in figure.table.rows] == [
-        (ms(r["before_ns"]), ms(r["after_ns"]), f"{r['change_ns'] / 1e6:+.3f}", r["verdict"]) for r in answer["table"]
+        (ms(r["before_ns"]), ms(r["after_ns"]), signed(r["change_ns"] / 1e6), r["verdict"]) for r in answer["table"]
     ]
     assert [r[0] for r in figure.table.rows][:2] == ["whole cycle", shown_as("verify")]
 

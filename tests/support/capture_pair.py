@@ -62,7 +62,8 @@ def captured(rows: Sequence[dict[str, Any]], *, names: bool) -> list[dict[str, A
     """The rows with a capture around them, and a launch call in each operator that launches; ``names``: as ROCm names kernels there."""
     ops = sorted((row for row in rows if row["name"] in LAUNCHING), key=lambda row: float(row["ts"]))
     first, last = ops[0], ops[-1]
-    begin, end = float(first["ts"]) - 0.002, float(last["ts"]) + float(last["dur"]) + 0.001
+    # the profiler's microseconds are so large that a double holds them to a nanosecond and no better
+    begin, end = float(first["ts"]) - 0.2, float(last["ts"]) + float(last["dur"]) + 0.1
     out = [
         *rows,
         call("StreamBeginCapture", first, begin, 1),
