@@ -26,6 +26,8 @@ def _speculation(environment: dict[str, Any]) -> str:
     told = environment.get("server_args") or {}
     if environment.get("server") == "embedded":
         return f"embedded engine, {told['steps']} draft steps"
+    if told.get("speculative_config.method"):
+        return f"{told['speculative_config.method']}, {told['speculative_config.num_speculative_tokens']} drafts"
     algorithm = told.get("speculative_algorithm")
     if not algorithm:
         return PLAIN
@@ -40,6 +42,9 @@ def _acceptance(environment: dict[str, Any]) -> str:
     simulated = environment["variables"].get("SGLANG_SIMULATE_ACC_LEN")
     if _speculation(environment) == PLAIN:
         return "–"
+    told = environment.get("server_args") or {}
+    if told.get("speculative_config.rejection_sample_method") == "synthetic":
+        return f"simulated, {1 + sum(told['speculative_config.synthetic_acceptance_rates'])}"
     return f"simulated, {simulated}" if simulated else "the drafts' own"
 
 

@@ -105,8 +105,8 @@ def test_windows_at_other_contexts_are_told_beside_a_comparison() -> None:
     short = replace(GROWN, name="short", first_context=64)
     told = unlike_contexts(measure(short.trace()), measure(replace(later, first_context=64).trace()))
     assert told == [
-        "the windows lie at 134 tokens of context in short.parquet and at 224 in later.parquet, and cycles grow with it: verify "
-        "attention differs for that alone"
+        "the windows lie at 134 tokens of context in short.parquet and at 224 in later.parquet, and cycles grow with it: "
+        "a part of what verify attention differs by is that"
     ]
     level = replace(short, grows_ns=0)
     assert unlike_contexts(measure(level.trace()), measure(replace(level, windows=(140, 160)).trace())) == []

@@ -106,12 +106,10 @@ def test_cycles_that_do_not_depend_on_their_place_are_all_the_control() -> None:
     assert found.cycles == len(untraced)
 
 
-def test_a_slow_stretch_of_the_server_is_the_control_of_windows_in_it() -> None:
+def test_a_server_that_is_slow_for_a_while_has_all_its_untraced_cycles_for_a_control() -> None:
     found = control(recording(lambda n: 1200 if 30 <= n < 230 else 1000))
-    assert found.place == "context"
-    assert found.untraced_ns.value == pytest.approx(1_200_000, rel=2e-3)
-    assert found.effect is not None
-    assert found.effect.value == pytest.approx(OBSERVER - 1, abs=3e-3)
+    assert found.place is None
+    assert found.untraced_ns.value == pytest.approx(1_000_000, rel=2e-3)
 
 
 def test_a_window_at_the_end_is_drawn_out_from_before_it_only_where_cycles_grow() -> None:

@@ -76,8 +76,9 @@ def control_of(cycles: pl.DataFrame) -> Control | None:
     """The control of the traced cycles among the rows.
 
     Cycles may grow with the context (attention reads more), and windows lie where they lie: the median of a whole request is
-    then the cycle of another context. So the untraced cycles beside each window are its control wherever they differ from the
-    whole by MATTERS and beyond the noise.
+    then the cycle of another context. So the untraced cycles beside each window are its control where cycles grow or shrink
+    steadily and these differ from the whole by MATTERS and beyond the noise. Where a host is now faster, now slower, the cycles next to
+    a window say no more about it than the others: its pause at the end disturbs them more.
 
     Args:
         cycles: of one rank, or one a replica, columns of ``cycles.CYCLE_SCHEMA``; the modes that are to be compared.
@@ -129,7 +130,7 @@ def _beside(cycles: pl.DataFrame, whole_ns: float, whole_drawn: Floats, count: i
         at = mine.get_column(PLACE).to_numpy()
         place = float(at.mean())
         near = neighbours(x, y, place)
-        if near is None or not (near.between or growth_of(x, y, kind)):
+        if near is None or growth_of(x, y, kind) is None:
             return None
         share = mine.height / traced.height
         typical, resampled = near.typical(place), near.drawn_at(place)

@@ -26,7 +26,9 @@ def unlike_contexts(a: Measured, b: Measured) -> list[str]:
     if one is None or other is None or not growing or abs(one - other) < APART * max(one, other):
         return []
     parts = dict.fromkeys(f"{p} {b}" for m in growing for p, b in m.grown.select("phase", "bucket").iter_rows())
-    what = f": {', '.join(parts)} {'differs' if len(parts) == 1 else 'differ'} for that alone" if parts else ""
+    what = (
+        f": a part of what {', '.join(parts)} {'differs' if len(parts) == 1 else 'differ'} by is that" if parts else ""
+    )
     return [
         f"the windows lie at {one:.0f} tokens of context in {a.trace.name} and at {other:.0f} in {b.trace.name}, and cycles grow with it{what}"
     ]

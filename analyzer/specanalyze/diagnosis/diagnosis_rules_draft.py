@@ -8,6 +8,7 @@ import polars as pl
 
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.answers.environment import tensor_parallel
+from specanalyze.answers.medians import ratio_interval
 from specanalyze.answers.positions import acceptance_by_position
 from specanalyze.answers.whatif import DRAFT_PHASES, Changes, predict
 from specanalyze.answers.wiring import simulated, wiring_warnings
@@ -62,13 +63,18 @@ def below_breakeven(s: Subject) -> Answer:
     if length >= needed:
         return None
     per_token = s.m.step_ns / length - base
+    bounds = ratio_interval(s.m.clock_ns(), s.baseline.clock_ns())
+    edge = bounds.low is not None and length >= bounds.low
+    between = "" if bounds.low is None else f" (95 % bounds {bounds.low:.2f} to {bounds.high:.2f})"
+    outcome = "at the edge, within the noise" if edge else "speculation loses against plain decoding"
+    sure = HIGH if s.m.controlled and s.baseline.controlled else MEDIUM
     return Found(
-        f"accept length {length:.2f} is below break-even {needed:.2f}: speculation loses against plain decoding",
+        f"accept length {length:.2f} is below break-even {needed:.2f}: {outcome}",
         (
-            f"break-even = cycle / plain step = {s.m.step_ns / 1e6:.3f} ms / {base / 1e6:.3f} ms = {needed:.2f}",
+            f"break-even = cycle / plain step = {s.m.step_ns / 1e6:.3f} ms / {base / 1e6:.3f} ms = {needed:.2f}{between}",
             f"each token costs {ms(s.m.step_ns / length)} with speculation, {ms(base)} without",
         ),
-        HIGH if s.m.controlled and s.baseline.controlled else MEDIUM,
+        LOW if edge else sure,
         per_token * tokens,
     )
 
