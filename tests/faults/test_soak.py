@@ -24,8 +24,8 @@ SETTLED = 5_000
 """Cycles after which every buffer has been in use."""
 
 ROOM = 36_000_000
-"""Bytes by which resident memory goes up and down while files are written (14.9 MB seen over 100 000 cycles, 25.2 MB where other work
-kept the writer waiting); rows of 95 000 cycles that were kept would be 47 MB."""
+"""Bytes by which resident memory goes up and down while files are written (11 MB seen over 100 000 cycles, 25.2 MB where other work
+kept the writer waiting); rows of 95 000 cycles that were kept would be 47 MB, those of the pool's written segments 40 MB."""
 
 GROWTH = 60.0
 """Resident bytes a cycle that are still flat over the last two thirds of a whole run: a shorter one can't tell them from going up and

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("speccollect")
 
 SEGMENTS: Final = 16
-"""Buffers of a rank, 3 MB each when full, next to nothing when empty. A window takes three (control, warm-up,
+"""Buffers of a rank, 3 MB each when full, next to nothing when empty or written. A window takes three (control, warm-up,
 window). When all wait for the disk, rows are dropped and counted."""
 
 SEGMENT_SECONDS: Final = 10
@@ -280,7 +280,11 @@ class Recording:
             else:
                 self.lost.late_accepts += 1
                 return
-        row = current.rows[cycle - current.first_cycle]
+        try:
+            row = current.rows[cycle - current.first_cycle]
+        except IndexError:  # sealed and released since we looked
+            self.lost.late_accepts += 1
+            return
         # lists and tuples, what engines hand over as a rule, are copied without a frame of its own
         row[seg.ACCEPTED_DRAFT_TOKENS] = (
             tuple(accepted) if isinstance(accepted, (list, tuple)) else _host_values(accepted)

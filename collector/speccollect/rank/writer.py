@@ -172,6 +172,7 @@ class Writer(threading.Thread):
             segment = recording.handed.popleft()
             segment.sealed = True
             self._write_segment(segment)
+            segment.release()
             recording.free.append(segment)
 
     def _ready(self, segment: Segment) -> bool:
