@@ -22,6 +22,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ ATTRIBUTION: Final = (
         "instances",
         "captured_nodes",
         "replay_fit",
+        "replay_lanes",
         "replay_nodes",
         "executable_graphs",
         "carry_nodes",
@@ -57,6 +59,11 @@ ATTRIBUTION: Final = (
         "partition",
     ),
     *("compact_nodes", "compact_window", "compact_talk"),
+    *("collective_match", "rank_result", "window_work", "window_marks", "host_rows"),
+)
+ANSWERS: Final = (
+    *("accept", "positions", "calibration", "uneven_kernels"),
+    *("control", "cycle_growth", "breakeven_along", "device_growth"),
 )
 MODULES: Final = {
     "intervals": "specanalyze.intervals",
@@ -64,42 +71,18 @@ MODULES: Final = {
     "compact_rank": "specanalyze.formats.compact_rank",
     "rank_collector": "specanalyze.formats.rank_collector",
     **{name: f"specanalyze.attribution.{name}" for name in ATTRIBUTION},
-    **{name: f"specanalyze.answers.{name}" for name in ("accept", "positions", "calibration")},
+    **{name: f"specanalyze.answers.{name}" for name in ANSWERS},
+    **{name: f"speccollect.cycles.{name}" for name in ("segment", "recording")},
 }
-"""Partition, join, waiting and transfer, accept lengths, and what they stand on."""
-TESTS: Final = tuple(
-    f"tests/analyzer/test_{name}.py"
-    for name in (
-        *(
-            "accept",
-            "positions",
-            "waits",
-            "wait_table",
-            "wait_warnings",
-            "clock_offsets",
-            "replay_numbers",
-            "intervals",
-            "instances",
-            "replay_nodes",
-            "cycles",
-            "calibration",
-            "partition",
-        ),
-        *("ranges", "activities", "cases", "steps", "ranks_report", "phases_report", "overhead", "sidecars", "load"),
-        *(
-            "nsys_report",
-            "reference_traces",
-            "measured",
-            "breakeven",
-            "rank_collector",
-            "compact_window",
-            "compact_talk",
-            "compact_nodes",
-            "placed_rows",
-        ),
-        *("compact_rank", "executable_graphs", "graph_ids_in_json"),
-        "control",
-    )
+"""Partition, join, waiting and transfer, accept lengths, what they stand on and what compares them, and the collector's hot path."""
+TESTS: Final = (
+    *("accept", "positions", "waits", "wait_table", "wait_warnings", "clock_offsets", "replay_numbers", "intervals"),
+    *("instances", "replay_nodes", "cycles", "calibration", "partition", "ranges", "activities", "cases", "steps"),
+    *("ranks_report", "phases_report", "overhead", "sidecars", "load", "nsys_report", "reference_traces", "measured"),
+    *("breakeven", "rank_collector", "compact_window", "compact_talk", "compact_nodes", "placed_rows", "compact_rank"),
+    *("executable_graphs", "replay_lanes", "graph_ids_in_json", "window_work", "uneven_kernels", "control"),
+    *("cycle_growth", "breakeven_along"),
+    *("collector/cycles/test_segment.py", "collector/cycles/test_ranges.py", "collector/rank/test_recorder.py"),
 )
 FEW: Final = 25
 """Examples of a property in the first round."""
@@ -190,11 +173,13 @@ class Forks:
             lines.clear()
             self.failed = ""
             _limit_examples(item, FEW)
+            threading.settrace(called)
             sys.settrace(called)
             began = time.process_time()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             seconds = time.process_time() - began
             sys.settrace(None)
+            threading.settrace(None)
             told[item.nodeid] = {
                 "seconds": seconds,
                 "failed": bool(self.failed),
@@ -377,6 +362,10 @@ def _forked(work: Callable[[], Any], cpu_s: int, wall_s: int) -> tuple[Any, str]
     return None, "timeout" if stopped else "crashed"
 
 
+def _test_file(name: str) -> str:
+    return f"tests/{name}" if name.endswith(".py") else f"tests/analyzer/test_{name}.py"
+
+
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -401,7 +390,7 @@ def main() -> int:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="of tests/analyzer/test_NAME.py; all that hold the engine without",
+        help="of tests/analyzer/test_NAME.py, or a file of tests/ (collector/cycles/test_segment.py); all that hold the engine without",
     )
     parser.add_argument("--again", action="store_true", help="try the survivors of OUTPUT anew")
     parser.add_argument(
@@ -420,9 +409,7 @@ def main() -> int:
     if asked.again:
         rows = _rows(output)
         output.write_text("".join(json.dumps(r) + "\n" for r in rows if r["outcome"] not in ("survived", "uncovered")))
-    tests = [f"tests/analyzer/test_{name}.py" for name in asked.tests] or [
-        path for path in TESTS if Path(path).exists()
-    ]
+    tests = [path for path in map(_test_file, asked.tests or TESTS) if asked.tests or Path(path).exists()]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={output.with_suffix('.tests')}"]
     code = pytest.main([*options, *tests], plugins=[Forks(output, chosen, asked.seconds)])
     if code not in (0, 5):
