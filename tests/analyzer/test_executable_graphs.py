@@ -65,6 +65,14 @@ def test_a_graph_is_known_by_the_places_of_its_nodes_not_by_its_number() -> None
     assert found.apply(np.array([1, 0, -1, 7], dtype=np.int32)).tolist() == [1, 0, -1, -1]
 
 
+@pytest.mark.parametrize("ids", [[7, 9, 4], [9, 4, 9, 7], [4, 4], [-1, 9], []])
+def test_every_row_is_numbered_as_the_map_does(ids: list[int]) -> None:
+    found = CapturedNumbers({9: 0, 4: 1})
+    # Over memory of another answer, which rows that are not written would show.
+    np.full(len(ids), 12, dtype=np.int32).tolist()
+    assert found.apply(np.array(ids, dtype=np.int32)).tolist() == [{9: 0, 4: 1}.get(one, -1) for one in ids]
+
+
 def test_a_graph_that_the_map_lacks_hides_no_other() -> None:
     nodes = node_map([GATE])
     assert numbers(nodes, replay(0, [PRODUCT], 5)).of == {0: 0}

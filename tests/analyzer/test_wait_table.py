@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import polars as pl
 import pytest
 from made_waits import waits_of
@@ -160,8 +162,8 @@ def test_sums_by_replay_are_of_one_rank_phase_and_what_is_not_void() -> None:
     assert by_replay(waits, "0", "prefill").rows() == [(None, 30, 20)]
 
 
-@pytest.mark.parametrize("waits", [None, waits_of(None, {"0": 0})])
-def test_without_matches_there_are_no_sums(waits: Waits | None) -> None:
-    found = by_replay(waits, "0", "verify")
+@pytest.mark.parametrize("made", [lambda: None, lambda: waits_of(None, {"0": 0})])
+def test_without_matches_there_are_no_sums(made: Callable[[], Waits | None]) -> None:
+    found = by_replay(made(), "0", "verify")
     assert found.schema == dict.fromkeys(("replay", "wait_ns", "transfer_ns"), pl.Int64)
     assert not found.height
