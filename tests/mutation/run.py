@@ -82,7 +82,7 @@ TESTS: Final = (
     *("breakeven", "rank_collector", "compact_window", "compact_talk", "compact_nodes", "placed_rows", "compact_rank"),
     *("executable_graphs", "replay_lanes", "graph_ids_in_json", "window_work", "uneven_kernels", "control"),
     *("cycle_growth", "breakeven_along"),
-    *("collector/cycles/test_segment.py", "collector/cycles/test_ranges.py", "collector/rank/test_recorder.py"),
+    *("collector/cycles/test_segment.py", "collector/cycles/test_recording.py", "collector/rank/test_recorder.py"),
 )
 FEW: Final = 25
 """Examples of a property in the first round."""
