@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import traces
@@ -26,10 +27,12 @@ from specanalyze.answers.phases_report import phase_report
 from specanalyze.answers.ranks_report import compare_ranks
 from specanalyze.answers.validate import validate
 from specanalyze.attribution.activities import BUCKET_CODE
+from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.cycles import cycle_table
 from specanalyze.attribution.host_rows import host_rows
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_result import ReadRank, read_rank
+from specanalyze.attribution.window_marks import analysed_marks
 from specanalyze.attribution.window_work import WindowWork
 from specanalyze.columns import of_kind
 from specanalyze.formats.event_frame import table
@@ -118,6 +121,39 @@ def test_each_activity_has_what_the_partition_gave_it_and_the_gap_before_it(comp
     assert work.in_graph.tolist().count(True) == 2
     assert work.nodes is not None
     assert set(work.bucket.tolist()) == {BUCKET_CODE["moe"]}
+
+
+Ends = list[tuple[int, int]]
+
+
+@pytest.mark.parametrize("compactly", [True, False])
+@pytest.mark.parametrize(
+    ("kernels", "gaps"),
+    [
+        # Launched in no range: the window ends at 100, in the gap, which nobody had to wait for there.
+        ([(10, 20), (150, 161)], {10: 0, 150: 0}),
+        ([(10, 20), (30, 42), (150, 161)], {10: 0, 30: 10, 150: 0}),
+        # It begins at 0, in the gap before the kernel at 15.
+        ([(-30, -10), (15, 25)], {-30: 0, 15: 15}),
+        # An activity without length has no instant, and waits for nothing.
+        ([(10, 20), (30, 30)], {10: 0, 30: 0}),
+        ([(10, 20), (30, 30), (45, 60)], {10: 0, 30: 0, 45: 25}),
+    ],
+)
+def test_a_gap_belongs_to_the_activity_that_ends_it_inside_the_window(
+    kernels: Ends, gaps: dict[int, int], compactly: bool
+) -> None:
+    rows = [
+        traces.phase("spec.verify", 0, 100),
+        traces.launch("cudaGraphLaunch", -40, 1, tid=2),
+        *(traces.kernel("fused_moe_kernel", start, end, 1) for start, end in kernels),
+        traces.launch("cudaLaunchKernel", 80, 2),
+        traces.kernel("fused_moe_kernel", 85, 90, 2, stream=9),
+    ]
+    work = work_of(rows if max(end for _, end in kernels) < 80 else rows[:-2], compactly=compactly)
+    lengths = {end - start: start for start, end in kernels}
+    found = {lengths[n]: gap for n, gap in zip(work.length.tolist(), work.gap.tolist(), strict=True) if n in lengths}
+    assert found == gaps
 
 
 @pytest.mark.parametrize("compactly", [True, False])
@@ -258,3 +294,26 @@ def test_layers_of_a_file(tmp_path: Path) -> None:
         (0, 20, 0, 20.0, 1),
         (1, 15, 15, 15.0, 1),
     ]
+
+
+def test_marks_may_lie_before_behind_and_on_the_edges_of_the_window() -> None:
+    """Verify from 10 to 100, its kernels from 20 to 40 and, of another thread's launch in no range, from 60 to 70 and beyond the end."""
+    rows = [
+        traces.phase("spec.verify", 10, 100),
+        traces.launch("cudaLaunchKernel", 15, 1),
+        traces.kernel("fused_moe_kernel", 20, 40, 1),
+        traces.launch("cudaLaunchKernel", 50, 2, tid=2),
+        traces.kernel("fused_moe_kernel", 60, 70, 2),
+        traces.launch("cudaLaunchKernel", 90, 3, tid=2),
+        traces.kernel("fused_moe_kernel", 95, 130, 3),
+    ]
+    (window,) = analyse_rank(traces.rank_trace(rows)).windows
+    assert window.partition is not None
+    instants = np.array([0, 10, 11, 49, 50, 52, 60, 63, 70, 90, 99, 100, 101, 500])
+    marks = analysed_marks(window, window.partition, instants)
+    # Launch time and kernels of no phase: 50 to 70 and 90 to 100.
+    expected = [0, 0, 0, 0, 0, 2, 10, 13, 20, 20, 29, 30, 30, 30]
+    assert marks.before.tolist() == expected
+    assert marks.range_end.tolist() == [40]
+    assert marks.other_before(np.array([63, 0, 500])).tolist() == [13, 0, 30]
+    assert analysed_marks(window, window.partition, instants[:0]).before.tolist() == []
