@@ -27,6 +27,8 @@ _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _EVENT_LIMIT: Final = 16 << 20
 """Text that one event may take."""
 _LONGEST_WORD: Final = 16
+_BLANK: Final = b"\0 \t\r\n"
+"""A file whose writer was killed, or whose disk was full, may hold zero bytes in place of its text."""
 _CLOSES: Final = 200
 """Closing brackets looked at from the end of the file backwards."""
 _PEEK_BYTES: Final = 1 << 20
@@ -136,9 +138,11 @@ class EventText(Generic[T]):
             if start is not None:
                 self._byte += start
                 return text[start:]
-        if not text.strip() and not self._source.early_end:
-            raise TraceError(f"{self._name} is empty: the file ends early, the profiled process was probably killed")
-        if self._source.early_end or (text.lstrip()[:1] in b"{[" and text.rstrip()[-1:] not in b"}]"):
+        if not text.strip(_BLANK) and not self._source.early_end:
+            what = "holds nothing but zero bytes" if b"\0" in text else "is empty"
+            raise TraceError(f"{self._name} {what}: the file ends early, the profiled process was probably killed")
+        unclosed = text.lstrip()[:1] in b"{[" and text.rstrip()[-1:] not in b"}]"
+        if self._source.early_end or unclosed or _stops(text.strip()):
             raise self._cut_short(len(text))
         raise NotATraceError(f"{self._name} has no traceEvents: it is not a torch.profiler (Kineto or Chrome) trace")
 
@@ -188,6 +192,7 @@ class EventText(Generic[T]):
         if close is not None:
             events = self._repaired(text[:close])
             if events is not None:
+                self._note_comma(text[:close])
                 return events, close + 1, True
         # Not a matter of the cut: something in the text needs a repair, which again proves the cut, or an event is
         # larger than the text.
@@ -208,7 +213,13 @@ class EventText(Generic[T]):
         events = None if close is None else self._repaired(text[:close])
         if close is None or events is None:
             raise self._fault(text, f"one event takes more than {_EVENT_LIMIT >> 20} MiB", 1)
+        self._note_comma(text[:close])
         return events, close + 1, True
+
+    def _note_comma(self, events: bytes) -> None:
+        """Count a comma behind the last event, which JSON does not allow."""
+        self.repairs["comma"] += events.rstrip().endswith(b",")
+        self.repairs = +self.repairs
 
     def _is_beginning(self, text: bytes) -> bool:
         """Whether more text could make this a list of values, perhaps after a repair."""
@@ -245,20 +256,26 @@ class EventText(Generic[T]):
                 if not scanned:
                     close_at, scanned = scan(text)[1], True
                 if close_at is not None and close_at < close:
-                    continue  # the list of events ended before: this is the end of another list
+                    candidate = None  # the list of events ended before: this is the end of another list
+                    continue
                 events = self._events(text[:close])
+            self._note_comma(text[:close])
             self.metadata.update(footer)
             yield events
             return
         if not scanned:
             close_at = scan(text)[1]
         if candidate is None and close_at is not None:
-            footer = self._footer(text[close_at + 1 :], repair=True)
-            if footer is None and not self._source.early_end and text.rstrip()[-1:] in (b"}", b"]"):
+            behind = text[close_at + 1 :]
+            footer = self._footer(behind, repair=True)
+            unclosed = not self._is_list and _stops(b"{" + behind.strip().removeprefix(b","))
+            ends = text.rstrip()[-1:] in (b"}", b"]") and not unclosed
+            if footer is None and not self._source.early_end and ends:
                 raise self._fault(text, "what follows the events can't be read", close_at + 1)
             candidate = None if footer is None else (close_at, footer)
         if candidate is not None:
             self.metadata.update(candidate[1])
+            self._note_comma(text[: candidate[0]])
             yield self._events(text[: candidate[0]])
             return
         yield from self._cut_off(text)
@@ -383,3 +400,12 @@ class EventText(Generic[T]):
             f"{self._name} ends early ({why}): the profiled process was probably killed while writing; "
             "record again, or read what is whole with --salvage"
         )
+
+
+def _stops(text: bytes) -> bool:
+    """Whether text that begins like an object stops before its end."""
+    try:
+        bounded_json.decode(_OBJECT, text)
+    except msgspec.DecodeError as error:
+        return text.startswith(b"{") and "truncated" in str(error)
+    return False

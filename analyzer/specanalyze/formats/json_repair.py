@@ -22,6 +22,7 @@ FAULTS: Final = {
     "escape": "invalid escape sequences (old PyTorch wrote paths with single backslashes): backslash doubled",
     "utf-8": "byte sequences that are not UTF-8: replaced",
     "control": "unescaped control characters in names: escaped",
+    "comma": "comma behind the last event, which JSON does not allow: left out",
 }
 """Kind of repair -> what was found and done, for warnings."""
 
