@@ -14,6 +14,8 @@ from specschema.errors import UsageError
 from specschema.metadata import VERSION_KEY
 
 _ENDINGS: Final = (".json", ".json.gz", ".parquet")
+_UNFINISHED: Final = tuple(f"{ending}.tmp" for ending in _ENDINGS)
+"""Kineto writes FILE.tmp and renames it once it is whole."""
 _NAMED: Final = 3
 """Folders that a message names."""
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -34,13 +36,32 @@ def input_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
             inside = sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(_ENDINGS))
             inside = [p for p in inside if not p.name.endswith(sidecars.SUFFIXES)]
             if not inside:
-                raise UsageError(f"{path} holds no trace: no .json, .json.gz or .parquet file in it{_deeper(path)}")
+                raise UsageError(f"{path} holds no trace: no .json, .json.gz or .parquet file in it{_deeper(path)}{_begun(path)}")
             files += inside
         elif path.is_file():
             files.append(path)
         else:
             raise UsageError(f"{path}: no such file or folder")
     return files, folder
+
+
+def unfinished(paths: Sequence[Path]) -> list[str]:
+    """A line for each file in the folders among some paths that its writer did not finish."""
+    return [
+        f"{name} was never finished, as its name says (killed, or still being written): left out, so its rank may be missing here"
+        for path in paths
+        if path.is_dir()
+        for name in _unfinished(path)
+    ]
+
+
+def _unfinished(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.name.endswith(_UNFINISHED) and not p.name.startswith("."))
+
+
+def _begun(folder: Path) -> str:
+    names = _unfinished(folder)
+    return f", and {names[0]} was never finished" if names else ""
 
 
 def _deeper(folder: Path) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from specanalyze.formats import chrome_member, kineto, profiler_folders, sidecars
 from specanalyze.formats.event_bounds import bounded
 from specanalyze.formats.event_frame import count_kinds
 from specanalyze.formats.event_text import NotATraceError
-from specanalyze.formats.input_files import input_files, is_foreign, is_parquet
+from specanalyze.formats.input_files import input_files, is_foreign, is_parquet, unfinished
 from specanalyze.formats.input_path import misnamed, refuse_names, refuse_twice, usable
 from specanalyze.formats.kineto_columns import Row
 from specanalyze.formats.nsys_inputs import nsys_inputs
@@ -26,6 +26,9 @@ from specschema.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from specanalyze.formats.compact_rank import CompactRank
+
+_NAMED: Final = 4
+"""Files that a message names."""
 
 
 def open_trace(
@@ -71,7 +74,11 @@ def open_trace(
     refuse_names(parquet)
     if folder:
         parquet = [path for path in parquet if not is_foreign(path)]
-        files = [path for path in files if path in parquet or not is_parquet(path)]
+        foreign = [path for path in files if path not in parquet and is_parquet(path)]
+        files = [path for path in files if path not in foreign]
+        if not files:
+            names = ", ".join(path.name for path in foreign[:_NAMED]) + (", ..." if len(foreign) > _NAMED else "")
+            raise TraceError(f"none of {names} is a trace of ours: their metadata name no schema version")
     if not parquet:
         trace = _open_kineto(files, folder, name, salvage=salvage, device=device, progress=progress)
     else:
@@ -87,6 +94,7 @@ def open_trace(
         from specanalyze.formats.trace_files import read_trace
 
         trace = read_trace(parquet, name=name, salvage=salvage, device=device, progress=progress)
+    trace.warnings.extend(unfinished(paths))
     return _with_sidecars(trace, cycles, node_map, salvage=salvage)
 
 
