@@ -20,8 +20,8 @@ _RANKS: Final = (
 _DIGITS: Final = 6
 """A longer number is a time or a process, and no rank."""
 _COORDINATES: Final = re.compile(r"[-_.]?(?<![A-Za-z])(?:TP|DP|PP|EP|rank)[-_]?\d+(?!\d)", re.IGNORECASE)
-_TORCH_HANDLER: Final = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?")
-"""``<host>_<pid>.<time>.pt.trace.json``: torch.profiler.tensorboard_trace_handler (RULES R7)."""
+_TORCH_HANDLER: Final = re.compile(r"(?P<host>.+)_(?P<pid>\d+)\.(?:.*\.)?json(?:\.gz)?")
+"""``<host>_<pid>.<time>.pt.trace.json``: torch.profiler.tensorboard_trace_handler (RULES R7); what follows the process is often renamed."""
 _ENDINGS: Final = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json|parquet)(?:\.gz)?$")
 
 
@@ -51,9 +51,9 @@ def rank_in_name(name: str) -> int | None:
 
 
 def host_in_name(name: str) -> str | None:
-    """``nodeA_700.1790000000.pt.trace.json`` -> nodeA."""
+    """``nodeA_700.1790000000.pt.trace.json`` -> nodeA. A beginning that tells a rank is no host: ``rank0_1.json``."""
     found = _TORCH_HANDLER.fullmatch(name)
-    return found.group("host") if found else None
+    return found.group("host") if found and rank_in_name(found.group("host")) is None else None
 
 
 def recording_in_name(name: str) -> str:
