@@ -263,9 +263,14 @@ def waits(ranks: Mapping[str, Rank]) -> dict[str, Any] | None:
     matched: list[tuple[dict[str, Activity], set[int]]] = []
     used: set[int] = set()
     by_seq: dict[tuple[str, tuple[int, ...], int], dict[str, Activity]] = defaultdict(dict)
+    memberships: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for activity in (a for rank in ranks.values() for a in rank.activities if a.group is not None and a.group_ranks):
+        memberships[activity.group or ""].add(activity.group_ranks)
     for key, rank in ranks.items():
         told = [a for a in rank.activities if is_comm(a) and a.group is not None and a.seq is not None]
-        keys = [(a.group or "", a.group_ranks, a.seq or 0) for a in told]  # one name may be of several groups
+        # One name may be of several groups; where it is of one, a kernel that tells the name alone is of that.
+        only = {name: next(iter(found)) for name, found in memberships.items() if len(found) == 1}
+        keys = [(a.group or "", a.group_ranks or only.get(a.group or "", ()), a.seq or 0) for a in told]
         for activity, of in zip(told, keys, strict=True):
             if keys.count(of) == 1:  # which of two is which, nothing tells
                 by_seq[of][key] = activity
@@ -336,6 +341,10 @@ def text_of(path: Path) -> str:
     return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
 
 
+def text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
 def server_phase(name: str) -> str | None:
     if name in ("draft", "draft_extend"):
         return name
@@ -387,8 +396,8 @@ def read_kineto(path: Path, bucket_of: Callable[[str, str | None], str]) -> Rank
             activities.append(
                 Activity(
                     event["name"], bucket, start, start + nanoseconds(duration), int(stream),
-                    int(args.get("correlation", -1)), order, args.get("Process Group Name"),
-                    args.get("Seq"), group_ranks, int(args.get("device", 0)),
+                    int(args.get("correlation", -1)), order, text_or_none(args.get("Process Group Name")),
+                    None if args.get("Seq") is None else int(args["Seq"]), group_ranks, int(args.get("device", 0)),
                 )
             )  # fmt: skip
         elif event.get("dur") is None or event.get("ts") is None:
@@ -424,12 +433,14 @@ def read_nsys(path: Path, bucket_of: Callable[[str, str | None], str]) -> list[R
 
     strings = {row["id"]: row["value"] for row in rows("StringIds")}
     parts: dict[int, tuple[list[Any], list[Call], list[Activity]]] = defaultdict(lambda: ([], [], []))
+    invalid: dict[int, int] = defaultdict(int)
     order = 0
     for row in rows("NVTX_EVENTS"):
         order += 1
         keys = row.keys()
         text = row["text"] if row["text"] is not None else strings.get(row["textId"] if "textId" in keys else None)
-        if row["eventType"] in (59, 70) and row["end"] is not None and text is not None:
+        closed = row["end"] is not None and row["end"] >= row["start"]
+        if row["eventType"] in (59, 70) and closed and text is not None:
             parts[row["globalTid"] >> 24 & 0xFFFFFF][0].append(
                 (text, row["start"], row["end"], row["globalTid"] & 0xFFFFFF, order)
             )
@@ -446,6 +457,9 @@ def read_nsys(path: Path, bucket_of: Callable[[str, str | None], str]) -> list[R
     ):
         for row in rows(table):
             order += 1
+            if row["end"] is None or row["end"] < row["start"]:
+                invalid[row["globalPid"] >> 24 & 0xFFFFFF] += 1
+                continue
             name = strings[row["demangledName"]] if bucket is None else table
             parts[row["globalPid"] >> 24 & 0xFFFFFF][2].append(
                 Activity(
@@ -454,7 +468,7 @@ def read_nsys(path: Path, bucket_of: Callable[[str, str | None], str]) -> list[R
                 )
             )  # fmt: skip
     return [
-        Rank(f"pid{pid}", recognised(ranges), calls, activities).join()
+        Rank(f"pid{pid}", recognised(ranges), calls, activities, invalid[pid]).join()
         for pid, (ranges, calls, activities) in sorted(parts.items())
         if ranges
     ]

@@ -74,12 +74,27 @@ def _together(ranks: Sequence[Talk]) -> tuple[pl.DataFrame, _Facts]:
         frames.append(rows.with_columns(fact, pl.lit(i, dtype=pl.UInt16).alias("who")))
         facts.append(own)
         first += own.height
-    frame = pl.concat(facts)
+    frame = _told_by_others(pl.concat(facts))
     listed = pl.col("group_ranks").cast(pl.List(pl.String)).list.join(",")
     text = pl.concat_str(pl.col("group").fill_null(""), listed.fill_null("?"), separator="|")
     group = frame.select(text.rank("dense").cast(pl.Int64)).to_series().to_numpy()
     members = frame.select(pl.col("group_ranks").list.len().cast(pl.Int64).fill_null(_NO_RANKS)).to_series().to_numpy()
     return pl.concat(frames), _Facts(frame, group, members)
+
+
+def _told_by_others(facts: pl.DataFrame) -> pl.DataFrame:
+    """The facts with the ranks of a group also where only its name is told: those told elsewhere, if all tell the same of that name."""
+    silent = pl.col("group").is_not_null() & pl.col("group_ranks").is_null()
+    if not facts.select((silent.any() & pl.col("group_ranks").is_not_null().any())).item():
+        return facts
+    told = facts.filter(pl.col("group").is_not_null() & pl.col("group_ranks").is_not_null())
+    told = told.select("group", told="group_ranks").unique(maintain_order=True)
+    told = told.filter(pl.len().over("group") == 1)
+    return (
+        facts.join(told, on="group", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("group_ranks", "told").alias("group_ranks"))
+        .drop("told")
+    )
 
 
 @dataclass(frozen=True)
