@@ -1,14 +1,20 @@
 """Tables at the width of a terminal: numbers stay whole, spare columns go, one text gives way."""
 
 import io
+import os
+import struct
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from specanalyze.render.table_fit import BAR
-from specanalyze.render.terminal import console, table
+from specanalyze.render.table_fit import BAR, GAP, READABLE, fit, shorten
+from specanalyze.render.terminal import NARROWEST_TERMINAL, PIPE_WIDTH, TERMINAL_WIDTH, console, table
 
 COLUMNS = [("phase", "left"), ("sum ms", "right"), ("p90 us", "right")]
 ROWS = [["void moe::dev::finalize::finalizeKernel<moe::dev::finalize::KernelParams>", "verify", "123.456", "7.8"]]
@@ -60,17 +66,21 @@ def test_numbers_are_whole_or_absent_however_narrow(width: int, monkeypatch: pyt
     assert all(f"figure {n}" in said for n in range(6))
 
 
+@pytest.mark.parametrize("width", ["40", "20", "1"])
 def test_numbers_stay_whole_where_only_a_label_and_a_meaning_stand_beside_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 40 columns accept printed 2.00 for 2.000, because the meaning kept more than there was."""
-    monkeypatch.setenv("COLUMNS", "40")
+    """At 40 columns accept printed 2.00 for 2.000, because the meaning kept more than there was; below, phases 0.34 for 0.347."""
+    monkeypatch.setenv("COLUMNS", width)
     columns = (("figure", "left"), ("value", "right"), ("meaning", "left"))
     rows = (("accepted draft tokens", "12345.678", "a long sentence of several words"),)
     console().print(table("Acceptance", columns, rows))
     shown = capsys.readouterr().out
-    assert "accepted draft tokens  12345.678" in shown
-    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.splitlines()[2:] == [
+        "accepted draft  12345.678  a long",
+        "tokens                     sentence of",
+        "                           several words",
+    ]
 
 
 def test_a_column_goes_by_its_name_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,3 +133,134 @@ def test_colour_stays_where_blanks_go(monkeypatch: pytest.MonkeyPatch) -> None:
     out = console()
     out.print(Text("bold   \nplain", style="bold"))
     assert shown.getvalue() == "\x1b[1mbold\x1b[0m\n\x1b[1mplain\x1b[0m\n"
+
+
+def test_a_name_gives_way_before_a_figure_goes() -> None:
+    """At 120 columns kernels lost its share and its p90 for the last letters of a name of 60."""
+    headers, sides = ("rank", "count", "share", "p90 us", "kernel"), ("left", "right", "right", "right", "name")
+    cells = [[Text(cell) for cell in ("0", "2880", "12.9 %", "54.7", "k" * 60)]]
+    spare = ("p90 us", "share")
+    figures = sum(map(len, ("rank", "count", "12.9 %", "p90 us"))) + 4 * GAP
+    assert fit(headers, sides, cells, spare, figures + READABLE).kept == (0, 1, 2, 3, 4)
+    assert fit(headers, sides, cells, spare, figures + READABLE).narrowed == {4: READABLE}
+    assert fit(headers, sides, cells, spare, figures + READABLE - 1).kept == (0, 1, 2, 4)
+
+
+def test_a_cell_of_two_lines_is_as_wide_as_the_longer_one() -> None:
+    """layers --against counted both lines together, and lost a column that had room."""
+    cells = [[Text("class"), Text("55"), Text("model.layers.N\nother_compute in the graph")]]
+    headers, sides = ("what", "first at", "module"), ("left", "right", "left")
+    needed = len("class") + len("first at") + len("other_compute in the graph") + 2 * GAP
+    assert fit(headers, sides, cells, ("first at",), needed) == fit(headers, sides, cells, (), 200)
+
+
+def test_texts_share_the_room_and_the_longest_gives_most() -> None:
+    cells = [[Text("a" * 12), Text("b" * 40), Text("c" * 60), Text("1")]]
+    headers, sides = ("one", "two", "three", "n"), ("left", "path", "name", "right")
+    assert fit(headers, sides, cells, (), 12 + 40 + 41 + 1 + 3 * GAP).narrowed == {2: 41}
+    assert fit(headers, sides, cells, (), 12 + 40 + 41 + 1 + 3 * GAP - 4).narrowed == {1: 39, 2: 38}
+
+
+@pytest.mark.parametrize(("side", "shown"), [("name", "核函数abc…"), ("path", "…数abcdefg")])
+def test_wide_letters_are_counted_as_the_terminal_draws_them(side: str, shown: str) -> None:
+    cell = shorten(Text("核函数abcdefg"), side, 10)
+    assert cell.plain == shown
+    assert cell_len(cell.plain) == 10
+
+
+_sides = st.sampled_from(["left", "right", "name", "path", BAR])
+_letters = st.text(st.sampled_from("abcdef ghij_核é:<"), min_size=1, max_size=70)
+_figures = st.integers(0, 10**9).map(str)
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[list[str]], list[str]]:
+    sides = ["left", *draw(st.lists(_sides, min_size=1, max_size=11))]
+    columns = [("" if side == BAR else f"column {n}", side) for n, side in enumerate(sides)]
+    row = [_figures if side == "right" else st.just("███") if side == BAR else _letters for side in sides]
+    rows = draw(st.lists(st.tuples(*row).map(list), min_size=1, max_size=4))
+    return columns, rows, draw(st.lists(st.sampled_from([c[0] for c in columns[1:]]), unique=True, max_size=4))
+
+
+@given(_tables())
+def test_a_column_is_dropped_only_if_it_does_not_fit(
+    drawn: tuple[list[tuple[str, str]], list[list[str]], list[str]],
+) -> None:
+    """Wider never shows fewer, and what was dropped last would not have fitted beside what is kept, texts at their least."""
+    columns, rows, spare = drawn
+    headers, sides = [c[0] for c in columns], [c[1] for c in columns]
+    cells = [[Text(cell) for cell in row] for row in rows]
+    needed = [max(map(cell_len, (header, *(row[at] for row in rows)))) for at, header in enumerate(headers)]
+    kept = {width: fit(headers, sides, cells, spare, width).kept for width in range(NARROWEST_TERMINAL, 241)}
+    for narrow, wide in pairwise(kept):
+        assert set(kept[narrow]) <= set(kept[wide])
+        if kept[narrow] != kept[wide]:
+            least = [
+                own if side in ("right", BAR) else min(own, READABLE) for own, side in zip(needed, sides, strict=True)
+            ]
+            more = sum(least[at] + GAP for at in kept[wide]) - GAP
+            assert narrow < more
+
+
+@given(_tables(), st.integers(NARROWEST_TERMINAL, 240))
+def test_nothing_is_cut_without_a_sign(
+    drawn: tuple[list[tuple[str, str]], list[list[str]], list[str]], width: int
+) -> None:
+    columns, rows, spare = drawn
+    headers, sides = [c[0] for c in columns], [c[1] for c in columns]
+    cells = [[Text(cell) for cell in row] for row in rows]
+    fitted = fit(headers, sides, cells, spare, width)
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        Console(file=out, width=width).print(table("t", columns, rows, spare=spare))
+    lines = out.getvalue().splitlines()
+    assert max(cell_len(line.rstrip()) for line in lines) <= width
+    letters = "".join(lines).replace(" ", "")
+    for at in fitted.kept:
+        for row in rows:
+            if at not in fitted.narrowed:
+                assert row[at].rstrip() in out.getvalue()
+            elif sides[at] in ("name", "path") and cell_len(row[at]) > fitted.narrowed[at]:
+                assert "…" in letters
+    lost = [headers[at] for at in range(len(headers)) if at not in fitted.kept and headers[at]]
+    assert all(header.replace(" ", "") in letters for header in lost)
+
+
+@pytest.mark.parametrize(
+    ("said", "width"),
+    [
+        ("", PIPE_WIDTH),
+        ("0", PIPE_WIDTH),
+        ("-80", PIPE_WIDTH),
+        ("wide", PIPE_WIDTH),
+        ("9" * 30, PIPE_WIDTH),
+        ("1", NARROWEST_TERMINAL),
+        ("73", 73),
+        ("2147483647", 2**31 - 1),
+    ],
+)
+def test_odd_values_of_columns(said: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", said)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert console().width == width
+
+
+@pytest.mark.parametrize(("columns", "width"), [(133, 133), (0, TERMINAL_WIDTH), (30, NARROWEST_TERMINAL)])
+def test_a_terminal_tells_its_width(columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    termios = pytest.importorskip("termios", reason="no terminals of this kind here")
+    import fcntl
+    import pty
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    controller, terminal = pty.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        with open(os.dup(terminal), "w") as stdout:
+            monkeypatch.setattr("sys.stdout", stdout)
+            assert console().width == width
+            monkeypatch.setenv("COLUMNS", "90")
+            assert console().width == 90
+    finally:
+        os.close(terminal)
+        os.close(controller)

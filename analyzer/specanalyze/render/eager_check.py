@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
 from specanalyze.answers.eager_check import CLASS, MODULE, UNKNOWN, EagerCheck, differences
+from specanalyze.render.kernel_name import bare
 from specanalyze.render.terminal import console, notes, table
 from specschema.figures import counted
-
-_NAME: Final = 30
-"""Longest name of a kernel: modules need the room, and --json has the whole name."""
 
 
 def draw(result: EagerCheck, top: int) -> None:
@@ -54,7 +51,7 @@ def draw(result: EagerCheck, top: int) -> None:
                     ("what", "left"),
                     ("count", "right"),
                     ("first at", "right"),
-                    ("kernel", "left"),
+                    ("kernel", "name"),
                     ("module", "left"),
                 ],
                 [
@@ -62,7 +59,7 @@ def draw(result: EagerCheck, top: int) -> None:
                         r["verdict"],
                         str(r["count"]),
                         str(r["eager_place"] if r["graph_place"] is None else r["graph_place"]),
-                        _short(r["kernel"]),
+                        bare(r["kernel"]),
                         _module(r),
                     ]
                     for r in kinds.head(top).iter_rows(named=True)
@@ -78,13 +75,6 @@ def draw(result: EagerCheck, top: int) -> None:
         for side in ("graph", "eager")
     )
     notes(out, [*blind, *result.remarks, *alike])
-
-
-def _short(kernel: str) -> str:
-    """A kernel's name without what stands in brackets."""
-    plain = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
-    plain = plain[:1] + re.split(r"[<(]", plain[1:], maxsplit=1)[0]
-    return plain if len(plain) <= _NAME else f"{plain[: _NAME - 1]}…"
 
 
 def _module(row: dict[str, Any]) -> str:

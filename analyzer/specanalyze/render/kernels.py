@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from specanalyze.render.kernel_name import readable
 from specanalyze.render.terminal import console, milliseconds, notes, table
 from specschema.figures import percent
-
-NAME_WIDTH = 60
-"""Template arguments make names of hundreds of characters; the whole name is in --json and --output."""
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
 
 
 def draw(kernels: pl.DataFrame, phase: str, top: int) -> None:
@@ -40,7 +34,7 @@ def draw(kernels: pl.DataFrame, phase: str, top: int) -> None:
             percent(r["sum_ns"] / whole if whole else None),
             f"{r['median_ns'] / 1e3:.1f}",
             f"{r['p90_ns'] / 1e3:.1f}",
-            _short(r["name"]),
+            readable(r["name"]),
         ]
         for r in kernels.head(top).iter_rows(named=True)
     ]

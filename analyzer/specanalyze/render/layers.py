@@ -33,8 +33,9 @@ def draw(result: Layers, top: int) -> None:
         values = part.get_column("total_ns").to_list()
         head = f"{result.phase}, rank {rank}: {counted(len(values), 'layer')}, median us a layer {sorted(values)[len(values) // 2] / 1e3:.1f}"
         out.print(Text(head, style="bold"))
-        for at in range(0, len(values), 60):
-            out.print(Text(f"  {at:>3} "), _strip(values[at : at + 60]), end="\n")
+        line = (out.width - 6) // 10 * 10  # so that a layer's number can be counted out
+        for at in range(0, len(values), line):
+            out.print(Text(f"  {at:>3} "), _strip(values[at : at + line]), end="\n")
         out.print(Text(f"      {min(values) / 1e3:.1f} us (·) to {max(values) / 1e3:.1f} us (█)", style="dim"))
         odd = part.filter(pl.col("outlier"))
         for row in odd.iter_rows(named=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import polars as pl
 from rich.text import Text
@@ -13,9 +12,6 @@ from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.table_fit import BAR
 from specanalyze.render.terminal import console, milliseconds, notes, share_bar, table
 from specschema.figures import about, counted, percent, rounded
-
-_LONGEST: Final = 18
-"""Columns of a recording's name in a table."""
 
 
 def draw(result: Sweep) -> None:
@@ -43,7 +39,7 @@ def _points(result: Sweep) -> object:
         ("accept\nlength", "right"),
         ("tok/s", "right"),
         ("99 % bounds", "right"),
-        ("recording", "left"),
+        ("recording", "name"),
     ]
     rows: list[list[str | Text]] = []
     names = dict(
@@ -68,7 +64,7 @@ def _points(result: Sweep) -> object:
                 rounded(r["accept_length"], 2),
                 Text(rounded(speed), style="bold green" if r["x"] == result.best else ""),
                 bounds,
-                name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
+                name,
             ]
         )
     return table(

@@ -22,19 +22,30 @@ from specschema.figures import rounded, signed
 BAR_WIDTH = 16
 PIPE_WIDTH = 120
 """Columns when stdout is no terminal and COLUMNS is not set: a file has no edge, but a reader has."""
+TERMINAL_WIDTH = 80
+"""Columns of a terminal that does not say how wide it is."""
+NARROWEST_TERMINAL = 40
+"""Columns below which nothing is narrowed: the terminal breaks the lines, but no figure loses a digit."""
 
 _UNIT = r"(?:%|[num]?s|[KMG]?i?B|tok/s|GB/s)(?![\w/])"
 
 
 def console() -> Console:
-    """Console on stdout: colour only on terminals and without NO_COLOR (rich decides), never wider than the terminal."""
-    if sys.stdout.isatty():
-        out = Console(highlight=False)
-    else:
-        width = whole_number(os.environ.get("COLUMNS", "")) or PIPE_WIDTH
-        out = Console(highlight=False, width=max(width, 40))
+    """Console on stdout: colour only on terminals and without NO_COLOR (rich decides), as wide as COLUMNS, or the terminal, says."""
+    width = whole_number(os.environ.get("COLUMNS", "")) or _terminal_width() or PIPE_WIDTH
+    out = Console(highlight=False, width=max(width, NARROWEST_TERMINAL))
     out.push_render_hook(_BlanksOff())
     return out
+
+
+def _terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None for files and pipes. A terminal that does not know its width tells 0."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or TERMINAL_WIDTH
+    except OSError:
+        return TERMINAL_WIDTH
 
 
 @dataclass(frozen=True)
@@ -115,20 +126,18 @@ def table(
         header_style="dim",
     )
     for at in fitted.kept:
-        gives_way = at == fitted.elastic and fitted.elastic_width is not None
+        narrowed = fitted.narrowed.get(at)
         drawn.add_column(
             escape(headers[at]),
             justify="right" if sides[at] == "right" else "left",
-            no_wrap=not gives_way or sides[at] in ("name", "path"),
-            width=fitted.elastic_width if gives_way else None,
+            no_wrap=narrowed is None or sides[at] in ("name", "path"),
+            width=narrowed,
             overflow="fold",
         )
     for row in cells:
         drawn.add_row(
             *(
-                shorten(row[at], sides[at], fitted.elastic_width)
-                if at == fitted.elastic and fitted.elastic_width is not None
-                else row[at]
+                shorten(row[at], sides[at], fitted.narrowed[at]) if at in fitted.narrowed else row[at]
                 for at in fitted.kept
             )
         )
