@@ -6,14 +6,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import traces
 from story import ALLREDUCE, ATTENTION, MOE, Work, environment, tuned_recording
 
+from specanalyze.answers.breakdown import Breakdown, break_down
+from specanalyze.answers.instance_kernels import KEYS, TIMES, InstanceKernels
 from specanalyze.answers.measured import Measured, measure
+from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.ranks_report import compare_ranks, ranks_frame, ranks_json
-from specanalyze.answers.uneven_kernels import UNEVEN_SCHEMA, WORTH_NS, sides, span_us, typical_ratio
+from specanalyze.answers.uneven_kernels import (
+    UNEVEN_SCHEMA,
+    WORTH,
+    WORTH_NS,
+    compared_kernels,
+    in_words,
+    phase_instance_ns,
+    placed_alike,
+    ranks_in_words,
+    short_name,
+    sides,
+    slower_ns,
+    span_us,
+    typical_ratio,
+    uneven_kernels,
+)
 from specanalyze.diagnosis.diagnose import examine
 from specanalyze.diagnosis.uneven_cost import UnevenCost, uneven_cost
 from specanalyze.formats.load import open_trace
@@ -304,3 +323,255 @@ def test_ranks_without_device_work_have_nothing_to_compare() -> None:
     assert made.uneven.schema == pl.Schema(UNEVEN_SCHEMA)
     assert made.uneven.height == 0
     assert ranks_frame(made).get_column("slower_ns").to_list() == [0.0, 0.0]
+
+
+# ---- by hand: what each kernel took in each instance
+
+Counts = list[tuple[int, int, int]]
+"""Calls, ns of all of them, and ns that the partition gave them, instance by instance; 0 calls: it did not run."""
+MLP, EXPERTS = "M.layers.N.mlp", "M.layers.N.mlp.experts"
+
+
+def kernels_of(work: dict[tuple[str, str, str | None, str], Counts]) -> InstanceKernels:
+    """Instances 0 to 2 in window 0, the others in window 1, where they are counted from 0 again."""
+    times = [
+        (kernel, int(n > 2), n if n < 3 else n - 3, *counted)
+        for kernel, counts in enumerate(work.values())
+        for n, counted in enumerate(counts)
+        if counted[0]
+    ]
+    return InstanceKernels(
+        pl.DataFrame(list(work), schema=KEYS, orient="row"), pl.DataFrame(times, TIMES, orient="row")
+    )
+
+
+def verify_of(ns: int) -> Breakdown:
+    rows = [traces.phase("spec.verify", 0, ns), traces.launch("cudaLaunchKernel", 1, 1), traces.kernel("x", 5, 6, 1)]
+    return break_down(traces.trace(*(traces.rank_trace([r | {"rank": n} for r in rows], n) for n in (0, 1))))
+
+
+def steady(calls: int, ns: int, count: int = 6) -> Counts:
+    return [(calls, 3 * ns, ns)] * count
+
+
+def key(
+    name: str, bucket: str = "gemm", module: str | None = None, phase: str = "verify"
+) -> tuple[str, str, str | None, str]:
+    return (phase, bucket, module, name)
+
+
+def compared(*ranks: dict[tuple[str, str, str | None, str], Counts], verify_ns: int = 1_000_000) -> pl.DataFrame:
+    return compared_kernels({str(i): kernels_of(work) for i, work in enumerate(ranks)}, verify_of(verify_ns))
+
+
+def test_figures_of_a_kernel_are_medians_over_its_usual_instances() -> None:
+    """Ns a call of all that its calls took, ns an instance of what the partition gave them."""
+    here: Counts = [(2, 60, 9), (2, 80, 20), (2, 100, 10), (3, 900, 900), (2, 120, 11), (2, 140, 12)]
+    (row,) = compared({key("a"): here}, {key("a"): steady(2, 8)}).to_dicts()
+    assert (row["calls"], row["ranks"]) == (2, ["0", "1"])
+    assert (row["call_ns"], row["instance_ns"]) == ([50.0, 12.0], [11.0, 8.0])
+    assert (row["fastest"], row["slowest"], row["difference_ns"]) == ("1", "0", 3.0)
+    assert (row["difference_low_ns"], row["difference_high_ns"]) == (None, None)
+    assert row["share"] == pytest.approx(3e-6)
+
+
+def test_usual_is_the_lesser_of_two_numbers_of_calls_that_are_as_frequent() -> None:
+    here: Counts = [(2, 20, 20)] * 5 + [(3, 90, 90)] * 5
+    (row,) = compared({key("a"): here}, {key("a"): steady(2, 8)}).to_dicts()
+    assert (row["calls"], row["instance_ns"]) == (2, [20.0, 8.0])
+
+
+@pytest.mark.parametrize(("ran", "counts"), [(5, True), (4, False)])
+def test_what_runs_in_few_instances_is_not_compared(ran: int, counts: bool) -> None:
+    found = compared({key("a"): steady(1, 9, ran)}, {key("a"): steady(1, 8)})
+    assert found.height == int(counts)
+
+
+@pytest.mark.parametrize(("others", "counts"), [(10, True), (11, False)])
+def test_what_runs_in_fewer_than_half_of_a_phases_instances_is_not_compared(others: int, counts: bool) -> None:
+    """Of two windows; another phase's instances count for nothing."""
+    rank = {
+        key("a"): steady(1, 9, 5),
+        key("b"): steady(1, 9, others),
+        key("c", phase="draft"): steady(1, 9, 30),
+    }
+    found = compared(rank, rank).filter(phase="verify")
+    assert found.get_column("name").to_list() == (["a", "b"] if counts else ["b"])
+
+
+def test_kernels_of_one_rank_or_with_other_numbers_of_calls_are_not_compared() -> None:
+    one = {key("a"): steady(1, 9), key("b"): steady(1, 9), key("c"): steady(2, 9)}
+    other = {key("a"): steady(1, 8), key("c"): steady(1, 9), key("d"): steady(1, 9)}
+    assert compared(one, other).get_column("name").to_list() == ["a"]
+    assert compared(one, other, {key("b"): steady(1, 7)}).get_column("ranks").to_list() == [["0", "2"], ["0", "1"]]
+    assert compared(one).height == 0
+    assert compared(one).schema == pl.Schema(UNEVEN_SCHEMA)
+
+
+def test_the_largest_difference_comes_first_and_equal_ones_by_phase_class_module_and_name() -> None:
+    names = [
+        key("z", "moe"),
+        key("a", "moe"),
+        key("a", "gemm", MLP),
+        key("b", "gemm", EXPERTS),
+        key("y", phase="draft"),
+    ]
+    one = {**{k: steady(1, 9) for k in names}, key("most"): steady(1, 30)}
+    other = {k: steady(1, 8) for k in one}
+    found = compared(one, other).select("phase", "bucket", "module", "name").rows()
+    assert found == [key("most"), key("y", phase="draft"), names[2], names[3], names[1], names[0]]
+
+
+@pytest.mark.parametrize(("share", "found"), [(WORTH, 1), (WORTH * 0.999, 0)])
+def test_a_difference_is_worth_a_row_from_half_a_per_cent_of_its_phase(share: float, found: int) -> None:
+    assert WORTH == 0.005
+    work = [{key("a"): steady(1, ns)} for ns in (60_000, 40_000)]
+    ranks = {str(i): kernels_of(w) for i, w in enumerate(work)}
+    assert uneven_kernels(ranks, verify_of(round(20_000 / share))).height == found
+
+
+def test_a_phase_that_no_rank_has_whole_has_no_share() -> None:
+    one, other = ({key("a", phase="draft"): steady(1, ns)} for ns in (60_000, 40_000))
+    assert compared(one, other).get_column("share").to_list() == [None]
+    assert uneven_kernels({"0": kernels_of(one), "1": kernels_of(other)}, verify_of(100)).height == 0
+
+
+def test_bounds_are_of_the_difference_of_instances_that_belong_together() -> None:
+    """Both ranks grow alike with the context, so that the difference is always 20 us; without pairs its bounds would lie 20 us around it."""
+    growing = [(1, 0, 100_000 + 10_000 * n) for n in range(6)]
+    ranks = {
+        "0": kernels_of({key("x"): steady(1, 5), key("a"): growing}),
+        "1": kernels_of({key("a"): [(1, 0, ns - 20_000) for _, _, ns in growing]}),
+    }
+    (row,) = uneven_kernels(ranks, verify_of(1_000_000)).to_dicts()
+    assert [row[f"difference{side}_ns"] for side in ("_low", "", "_high")] == pytest.approx([20_000] * 3)
+
+
+def test_bounds_leave_out_half_of_a_per_cent_of_the_resamples_on_each_side() -> None:
+    chance = np.random.default_rng(1)
+    slow, fast = (chance.integers(0, 30_000, 40) + base for base in (80_000, 50_000))
+    ranks = {
+        str(i): kernels_of({key("x"): steady(1, 1, 40), key("a"): [(1, 7, ns) for ns in values.tolist()]})
+        for i, values in enumerate((fast, slow))
+    }
+    (row,) = uneven_kernels(ranks, verify_of(1_000_000)).to_dicts()
+    # Instances in the order of windows, not of their numbers.
+    drawn = resampled_medians(slow.astype(float)) - resampled_medians(fast.astype(float))
+    assert (row["difference_low_ns"], row["difference_high_ns"]) == pytest.approx(
+        tuple(np.quantile(drawn, [0.005, 0.995]))
+    )
+
+
+def test_what_was_compared_is_not_compared_again() -> None:
+    ranks = {str(i): kernels_of({key("a"): steady(1, ns)}) for i, ns in enumerate((60_000, 40_000))}
+    rows = compared_kernels(ranks, verify_of(1_000_000))
+    assert uneven_kernels(ranks, verify_of(1_000_000), rows.head(0)).height == 0
+    assert uneven_kernels(ranks, verify_of(1_000_000), rows).height == 1
+
+
+def test_instances_of_a_phase_are_averaged_over_the_ranks_that_have_any() -> None:
+    def rank(number: int, *ends: int) -> RankTrace:
+        rows = [traces.phase("spec.verify", 1000 * n, 1000 * n + end) for n, end in enumerate(ends)]
+        more = [traces.launch("cudaLaunchKernel", 1, 1), traces.kernel("x", 5, 6, 1)] if ends else []
+        draft = traces.phase("spec.draft", 9000, 9100)
+        return traces.rank_trace([row | {"rank": number} for row in (*rows, *more, draft)], number)
+
+    found = phase_instance_ns(break_down(traces.trace(rank(0, 100, 300), rank(1, 500), rank(2))))
+    assert found == {"verify": 350.0, "draft": 100.0}
+
+
+# ---- by module, or by name
+
+
+def test_ranks_that_know_a_tenth_less_of_a_kernels_calls_are_compared_by_module() -> None:
+    def rank(known: int) -> InstanceKernels:
+        return kernels_of({key("a", "moe", EXPERTS): steady(known, 9, 10), key("a"): steady(100 - known, 9, 10)})
+
+    ranks = {"0": rank(50), "1": rank(60)}
+    assert placed_alike(ranks) == ranks
+    placed = placed_alike({"0": rank(50), "1": rank(61)})
+    assert [one.keys.rows() for one in placed.values()] == [[key("a", "moe")]] * 2
+    assert placed["1"].times.select("calls", "busy_ns", "exposed_ns").unique().rows() == [(100, 54, 18)]
+
+
+def test_a_kernel_that_is_compared_by_name_is_of_the_class_that_most_placed_calls_are_of() -> None:
+    one = {
+        key("a", "other_compute"): steady(2, 4),
+        key("b", "gemm", MLP): steady(1, 7),
+        key("a", "gemm"): steady(1, 5),
+    }
+    other = {
+        key("a", "moe", EXPERTS): steady(1, 3),
+        key("a", "gemm", MLP): steady(1, 2),
+        key("a", "attention", "M.layers.N.attn"): steady(2, 1),
+        key("b", "gemm", MLP): steady(1, 7),
+    }
+    placed = placed_alike({"0": kernels_of(one), "1": kernels_of(other)})
+    assert [sorted(p.keys.rows(), key=str) for p in placed.values()] == [
+        [key("a", "attention"), key("b", "gemm", MLP)]
+    ] * 2
+    # As many calls of two classes: the first by name.
+    del other[key("a", "attention", "M.layers.N.attn")]
+    placed = placed_alike({"0": kernels_of(one), "1": kernels_of(other)})
+    assert [sorted(p.keys.rows(), key=str) for p in placed.values()] == [[key("b", "gemm", MLP), key("a", "gemm")]] * 2
+
+
+def test_a_kernel_of_another_phase_keeps_its_module() -> None:
+    draft = key("a", "moe", EXPERTS, phase="draft")
+    one = {draft: steady(1, 4), key("a"): steady(1, 4)}
+    other = {draft: steady(1, 4), key("a", "moe", EXPERTS): steady(1, 4)}
+    found = compared(one, other).sort("phase")
+    assert found.select("phase", "bucket", "module").rows() == [("draft", "moe", EXPERTS), ("verify", "moe", None)]
+
+
+# ---- what is made of them
+
+
+def test_what_is_slower_is_summed_by_class() -> None:
+    one = {
+        key("a"): steady(1, 90),
+        key("b"): steady(1, 50),
+        key("c", "moe"): steady(1, 7),
+        key("d", phase="draft"): steady(1, 3),
+    }
+    other = {
+        key("a"): steady(1, 60),
+        key("b"): steady(1, 55),
+        key("c", "moe"): steady(1, 7),
+        key("d", phase="draft"): steady(1, 2),
+    }
+    assert slower_ns(compared(one, other)).rows() == [
+        ("0", "draft", "gemm", 1.0),
+        ("0", "verify", "gemm", 30.0),
+        ("0", "verify", "moe", 0.0),
+        ("1", "draft", "gemm", 0.0),
+        ("1", "verify", "gemm", 5.0),
+        ("1", "verify", "moe", 0.0),
+    ]
+
+
+def test_kernels_that_are_never_seen_alone_have_no_ratio() -> None:
+    rows = pl.DataFrame({"ranks": [["0", "1"]] * 2, "instance_ns": [[0.0, 5.0], [4.0, 5.0]]})
+    assert typical_ratio(rows) == {"0": 1.0, "1": 1.25}
+
+
+def test_a_rank_in_the_middle_is_with_the_slower_ones() -> None:
+    row = {"ranks": ["0", "1", "2", "3"], "instance_ns": [10.0, 20.0, 30.0, 19.9]}
+    assert sides(row) == (["1", "2"], ["0", "3"])
+
+
+def test_a_row_in_words() -> None:
+    row = {
+        **dict(zip(("phase", "bucket", "module", "name"), key("void sum<bf16>(x*)", "moe", EXPERTS), strict=True)),
+        "calls": 1,
+        "ranks": ["0", "1", "2"],
+        "instance_ns": [1_250_000.0, 50_000.0, 1_240_000.0],
+        "call_ns": [20_640.0, 2_000.0, 20_600.0],
+        "difference_ns": 1_200_000.0,
+    }
+    assert in_words(row) == (
+        f"verify moe, sum in {EXPERTS}, 1 call: 20.6 us a call on ranks 0 and 2, 2.0 on rank 1: 1.200 ms a verify"
+    )
+    assert in_words({**row, "module": None, "calls": 3}).startswith("verify moe, sum, 3 calls: ")
+    assert ranks_in_words(["0", "1", "3"]) == "ranks 0, 1 and 3"
+    assert short_name("(anonymous namespace)::fill<int>(int*)") == "fill"
