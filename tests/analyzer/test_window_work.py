@@ -123,6 +123,29 @@ def test_each_activity_has_what_the_partition_gave_it_and_the_gap_before_it(comp
     assert set(work.bucket.tolist()) == {BUCKET_CODE["moe"]}
 
 
+@pytest.mark.parametrize("compactly", [True, False])
+def test_without_nodes_and_ranges_nothing_is_placed_and_nothing_exposed(compactly: bool) -> None:
+    rows = [row for row in one_window() if row["kind"] in ("launch", "kernel")]
+    work = work_of(rows, compactly=compactly)
+    outside = PHASE_CODE["outside"]
+    assert work.nodes is None
+    for column, value in (
+        ("node", -1),
+        ("exposed", 0),
+        ("gap", 0),
+        ("gap_range", -1),
+        ("range", -1),
+        ("phase", outside),
+    ):
+        assert getattr(work, column).tolist() == [value] * 3, column
+    assert sorted(work.in_graph.tolist()) == [False, True, True]
+    assert work.gap_phase.tolist() == [outside] * 3
+    alone = work_of([row for row in rows if row["kind"] == "kernel"], compactly=compactly)
+    assert alone.call.tolist() == [-1] * 3
+    assert alone.phase.tolist() == [PHASE_CODE["unattributed"]] * 3
+    assert not alone.in_graph.any()
+
+
 Ends = list[tuple[int, int]]
 
 
