@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +19,27 @@ from speccollect.request.session import Session
 from speccollect.trace.merge import Merged
 from speccollect.trace.phase_table import PhaseTable, phase_table
 from specschema.figures import counted, percent, rounded
+
+_WIDEST_TABLE: Final = 100
+"""Columns that each table here fits into."""
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    """A table of (header, ``left`` or ``right``) columns whose cells are never broken nor cut."""
+    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header, side in columns:
+        view.add_column(header, justify="right" if side == "right" else "left", no_wrap=True)
+    return view
+
+
+def _print_whole(console: Console, view: Table) -> None:
+    """Print a table; a narrower terminal breaks its lines, where rich would cut figures."""
+    width = console.width
+    console.width = max(width, _WIDEST_TABLE)
+    try:
+        console.print(view)
+    finally:
+        console.width = width
 
 
 class _Rate(ProgressColumn):
@@ -59,18 +80,13 @@ def _spread(values: dict[str, float] | None, unit: str) -> str:
 
 def phases(table: PhaseTable) -> Table:
     """The phase table."""
-    view = Table()
-    view.add_column("phase")
-    view.add_column("host ms", justify="right")
-    view.add_column("of cycle", justify="right")
-    if table.device_ms:
-        view.add_column("device busy ms", justify="right")
+    device_columns = [("device\nbusy ms", "right")] if table.device_ms else []
+    view = _table(("phase", "left"), ("host ms", "right"), ("of cycle", "right"), *device_columns)
     rest = table.cycle_ms - sum(table.host_ms.values())
     for name, value in {**table.host_ms, "other": rest}.items():
         device = table.device_ms.get(name)
         cells = [name, rounded(value, 3), percent(value / table.cycle_ms)]
         view.add_row(*cells, *(["" if device is None else f"{device:.3f}"] if table.device_ms else []))
-    view.add_section()
     total = [f"{sum(table.device_ms.values()):.3f}"] if table.device_ms else []
     view.add_row("cycle", f"{table.cycle_ms:.3f}", percent(1.0), *total)
     return view
@@ -121,7 +137,7 @@ def show_trace(path: Path, console: Console | None = None) -> None:
         console.print(
             f"rank {table.rank}: {counted(table.cycles, f'{table.mode} cycle')} ({where})", markup=False, soft_wrap=True
         )
-        console.print(phases(table))
+        _print_whole(console, phases(table))
         if table.device_ms:
             console.print(
                 "host: how long the phase's code ran; device: how long its kernels ran, in profiled cycles",
@@ -186,15 +202,13 @@ def show_status(folder: Path, command: Command, statuses: Sequence[RankStatus], 
     if not statuses:
         console.print(nobody(folder), markup=False, soft_wrap=True)
         return
-    view = Table()
-    for name in ("rank", "process", "state", "recording", "cycles", "windows", "lost", "message"):
-        view.add_column(name, justify="left" if name in ("state", "message") else "right")
+    named = ("process", "recording", "cycles", "windows", "lost")
+    view = _table(("rank", "right"), ("state", "left"), *((name, "right") for name in named))
     for status in statuses:
         state = status.state if alive(status) is not False else f"{status.state}, process gone"
-        view.add_row(
-            *(str(v) for v in (status.rank, status.pid)),
-            state,
-            *(str(v) for v in (status.recording, status.cycles, status.windows, status.lost)),
-            escape(status.message or ""),
-        )
-    console.print(view)
+        figures = (status.pid, status.recording, status.cycles, status.windows, status.lost)
+        view.add_row(str(status.rank), state, *map(str, figures))
+    _print_whole(console, view)
+    for status in statuses:
+        if status.message:
+            console.print(f"rank {status.rank}: {status.message}", markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ import pytest
 
 from speccollect import __main__ as command_line
 from speccollect.config import PHASES_ONLY
-from speccollect.control.status import host_hash, read_statuses, unreadable
+from speccollect.control.status import RankStatus, host_hash, read_statuses, unreadable, write_status
 from speccollect.control.word import arm, prepare_folder, read_command
 from speccollect.trace.output_path import refuse_output
 from specschema.errors import UsageError
@@ -214,3 +214,28 @@ def test_odd_values_are_one_line(words: list[str], said: str, speccollect: Specc
 def test_a_server_that_is_not_there_is_named_as_it_was_given(speccollect: Speccollect) -> None:
     code, _, err = speccollect("request", "--url", "http://user:secret@127.0.0.1:1")
     assert (code, err.startswith("speccollect: no server answers at http://127.0.0.1:1 (")) == (1, True), err
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_status_keeps_every_figure_and_the_whole_message(
+    columns: str, speccollect: Speccollect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 80 columns the advice was broken into single words, each cut, beside cut process numbers."""
+    monkeypatch.setenv("COLUMNS", columns)
+    folder = prepare_folder(tmp_path / "folder").parent
+    advice = "window 2 was cut after 1,234,567 events: make windows shorter ([bold]--windows[/bold] record=10)"
+    ranks = (
+        RankStatus(0, 1234567, host_hash(), "recording", 3, 8, 123456, 3, 0),
+        RankStatus(12, 4194300, host_hash(), "failed", 3, 8, 1234567, 3, 12345, advice),
+    )
+    for status in ranks:
+        write_status(folder, status)
+    code, out, err = speccollect("status", "--dir", str(folder))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split() for line in lines[1:4]] == [
+        ["rank", "state", "process", "recording", "cycles", "windows", "lost"],
+        ["0", "recording,", "process", "gone", "1234567", "3", "123456", "3", "0"],
+        ["12", "failed,", "process", "gone", "4194300", "3", "1234567", "3", "12345"],
+    ]
+    assert lines[4:] == [f"rank 12: {advice}"]
