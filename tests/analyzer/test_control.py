@@ -7,18 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import story
 import traces
 
 from specanalyze.answers.alike_cycles import alike_cycles
+from specanalyze.answers.bootstrap import SEED
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.calibration import calibrate
 from specanalyze.answers.control import WHOLE, Control, control_of
-from specanalyze.answers.medians import median_interval, ratio_interval
+from specanalyze.answers.medians import bounded, median_interval, ratio_interval, resampled_medians
+from specanalyze.answers.neighbours import neighbours
 from specanalyze.answers.overhead import measure_overhead
 from specanalyze.answers.phases_report import phase_report
-from specanalyze.attribution.cycles import cycle_table
+from specanalyze.attribution.cycles import CYCLE_SCHEMA, cycle_table
 from specanalyze.diagnosis.diagnose import diagnose
 from specanalyze.trace import RankTrace, Trace
 
@@ -211,6 +214,164 @@ def test_a_slowdown_that_stays_is_seen_in_a_request_that_grows() -> None:
     assert found.drift is not None
     assert found.drift.value == pytest.approx(0.2, abs=0.03)
     assert found.lasting
+
+
+# ---- cycle by cycle: rows whose steps and places are chosen
+
+
+Row = dict[str, Any]
+
+
+def stretch(first: int, count: int, step: Callable[[int], float], window: int | None = None, **more: Any) -> list[Row]:
+    """Cycles ``first`` and the following, whose context is their number."""
+    return [
+        {
+            "rank": "0",
+            "cycle": n,
+            "mode": "speculative",
+            "start_ns": 1_000_000 * n,
+            "step_ns": round(step(n)),
+            "window": window,
+            "control": window is None,
+            "batch_size": 1,
+            "context_tokens": n,
+            **more,
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def control_in(*stretches: list[Row]) -> Control:
+    found = control_of(pl.DataFrame([row for part in stretches for row in part], schema=CYCLE_SCHEMA))
+    assert found is not None
+    return found
+
+
+def line(n: int) -> float:
+    return 1_000_000 + 5_000 * n
+
+
+def test_windows_count_by_their_cycles_on_every_rank() -> None:
+    """Of two ranks, one slower and shrinking: the typical untraced cycle, its bounds, and the effect, worked out window by window."""
+    noise = np.random.default_rng(5).normal(0, 20_000, 2_000).round()
+
+    def slow(n: int) -> float:
+        return 9_000_000 - 6_000 * n + float(noise[n])
+
+    def quick(n: int) -> float:
+        return line(n) + float(noise[n + 1000])
+
+    def traced(step: Callable[[int], float]) -> Callable[[int], float]:
+        return lambda n: 1.25 * step(n)
+
+    table = pl.DataFrame(
+        [
+            *(*stretch(0, 60, quick), *stretch(60, 40, traced(quick), 0), *stretch(100, 100, quick)),
+            *(*stretch(200, 10, traced(quick), 1), *stretch(210, 90, quick), *stretch(0, 100, slow, rank="1")),
+            *(*stretch(100, 25, traced(slow), 0, rank="1"), *stretch(125, 200, slow, rank="1")),
+        ],
+        schema=CYCLE_SCHEMA,
+    )
+    found = control_of(table)
+    assert found is not None
+
+    value, drawn, apart, used = 0.0, np.zeros(1), [], 0
+    for rank, window, count in (("0", 0, 40), ("0", 1, 10), ("1", 0, 25)):
+        own = table.filter(pl.col("rank") == rank)
+        inside = own.filter(pl.col("window") == window)
+        x, y = (own.filter("control")[c].to_numpy().astype(float) for c in ("context_tokens", "step_ns"))
+        places = inside["context_tokens"].to_numpy().astype(float)
+        near = neighbours(x, y, float(places.mean()))
+        assert near is not None
+        assert found.beside[rank, window].x == near.x
+        value += count / 75 * near.typical(float(places.mean()))
+        drawn = drawn + count / 75 * near.drawn_at(float(places.mean()))
+        apart.append(inside["step_ns"].to_numpy() - near.at(places))
+        used += near.cycles[1] - near.cycles[0]
+    off = np.concatenate(apart)
+    untraced = bounded(value, drawn)
+    effect = bounded(np.median(off) / value, (value + resampled_medians(off, SEED + 1)) / drawn - 1)
+    assert found.untraced_ns.value == pytest.approx(untraced.value)
+    assert (found.untraced_ns.low, found.untraced_ns.high) == pytest.approx((untraced.low, untraced.high))
+    assert found.traced_ns == pytest.approx(value + np.median(off))
+    assert found.effect is not None
+    assert (found.effect.value, found.effect.low, found.effect.high) == pytest.approx(
+        (effect.value, effect.low, effect.high)
+    )
+    assert (found.cycles, found.span, set(found.beside)) == (used, (60, 209), {("0", 0), ("0", 1), ("1", 0)})
+
+
+def test_without_windows_all_untraced_cycles_are_the_control_and_observing_has_no_effect_known() -> None:
+    found = control_in(stretch(0, 101, line))
+    assert (found.untraced_ns.value, found.traced_ns, found.effect, found.cycles) == (line(50), None, None, 101)
+    assert found.untraced_ns.low is not None
+    assert found.beside == {}
+
+
+def test_steps_of_nothing_do_not_count() -> None:
+    found = control_in(stretch(0, 5, lambda n: n), stretch(5, 5, lambda n: n - 5, 0))
+    assert (found.cycles, found.untraced_ns.value, found.traced_ns) == (4, 2.5, 2.5)
+    assert found.effect is not None
+    assert found.effect.value == 0.0
+
+
+@pytest.mark.parametrize(("first", "beside"), [(132, True), (131, False), (69, False), (68, True)])
+def test_the_control_stands_beside_the_windows_where_it_differs_by_two_per_cent(first: int, beside: bool) -> None:
+    """200 untraced cycles around a window of 21: their median lies at 99.5 or 120.5, and 2 % of it are 42 cycles."""
+
+    def gentle(n: int) -> float:
+        return 1_000_000 + 500 * n
+
+    behind = first + 21
+    found = control_in(stretch(0, first, gentle), stretch(first, 21, gentle, 0), stretch(behind, 221 - behind, gentle))
+    assert (found.place is not None) == beside
+
+
+@pytest.mark.parametrize(("others", "beside"), [(10, True), (11, False)])
+def test_windows_with_a_tenth_of_other_batches_have_a_place_and_with_more_none(others: int, beside: bool) -> None:
+    found = control_in(
+        stretch(0, 50, line),
+        stretch(50, 100 - others, line, 0),
+        stretch(150 - others, others, line, 0, batch_size=2),
+        stretch(150, 350, line),
+    )
+    assert (found.place is not None) == beside
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_one_window_that_differs_is_enough(flip: bool) -> None:
+    windows = [(100, 1), (195, 0)] if flip else [(195, 0), (300, 1)]
+    marked = {n: w for first, w in windows for n in range(first, first + 10)}
+    rows = [stretch(n, 1, line, marked.get(n)) for n in range(400)]
+    assert control_in(*rows).place == "context"
+
+
+def test_one_window_without_neighbours_or_growth_leaves_all_untraced_cycles() -> None:
+    grown = [stretch(0, 60, line), stretch(60, 40, line, 0), stretch(100, 200, line)]
+    assert control_in(*grown).place == "context"
+    level = [
+        stretch(a, b, lambda _: 1_000_000, w, rank="1") for a, b, w in ((0, 60, None), (60, 40, 0), (100, 200, None))
+    ]
+    assert control_in(*grown, *level).place is None
+    few = [stretch(0, 4, line, rank="1"), stretch(4, 40, line, 0, rank="1"), stretch(44, 4, line, rank="1")]
+    assert control_in(*grown, *few).place is None
+
+
+def test_a_line_that_falls_below_nothing_is_no_control() -> None:
+    """Untraced cycles shrink to 10 us and end; at the window's place the line would be at -200 us."""
+
+    def falling(n: int) -> float:
+        return 1_000_000 - 10_000 * n
+
+    found = control_in(stretch(0, 100, falling), stretch(111, 20, lambda _: 10_000, 0))
+    assert found.place is None
+    found = control_in(stretch(0, 100, lambda n: falling(n) + 400_000), stretch(111, 20, lambda _: 10_000, 0))
+    assert found.untraced_ns.value == pytest.approx(1_400_000 - 10_000 * 120.5)
+
+
+def test_prefill_alone_has_all_its_untraced_cycles() -> None:
+    found = control_in(stretch(0, 60, line, mode="prefill"), stretch(60, 40, line, 0, mode="prefill"))
+    assert found.place is None
 
 
 GROWN = replace(
