@@ -58,7 +58,9 @@ def test_what_moved_is_found_in_its_bucket() -> None:
 def test_a_recording_against_itself_moves_nothing() -> None:
     result = compare(sweep_recording(2).trace(), sweep_recording(2).trace())
     assert result.differences == []
-    assert set(result.table["verdict"]) == {"within noise"}
+    assert set(result.table["verdict"]) == {"within noise", "unknown"}
+    assert set(result.table.filter(pl.col("verdict") == "unknown")["scope"]) == {"rest"}
+    assert any("compared with itself" in line for line in result.warnings)
     assert result.kernels.height == 0
     assert result.cycle_change is None
 
@@ -179,8 +181,38 @@ def test_recordings_made_in_different_ways_say_so_first() -> None:
     assert compare(one, one).differences == []
 
 
-def test_parts_of_traced_cycles_under_an_untraced_cycle_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_leads_from_traced_phases_to_an_untraced_cycle_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     draw(compare(sweep_recording(2).trace(), tuned_recording().trace()))
-    assert "the parts do not add up to the untraced cycle and can exceed it" in " ".join(
-        capsys.readouterr().out.split()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the phases and the rows below them add up to the cycle" in said
+    assert (
+        "cycle: median of untraced cycles, start to start; phases, buckets and kernels: mean over whole traced" in said
     )
+    assert "untraced, not traced: the untraced cycle less the traced one" in said
+
+
+def test_ranks_batches_and_devices_that_differ_are_said() -> None:
+    one = replace(sweep_recording(2), name="story")
+    two = compare(one.trace(), replace(one, ranks=2, name="two").trace())
+    assert any(line.startswith("1 rank in story.parquet, 2 in two.parquet") for line in two.warnings)
+    batch = compare(one.trace(), replace(one, batch_size=4, name="four").trace())
+    assert any("batch sizes differ: 1 in story.parquet, 4 in four.parquet" in line for line in batch.warnings)
+
+
+def test_a_warning_says_whose_it_is() -> None:
+    """Both recordings' ``rank 0: ...`` used to be one line that named neither."""
+    one, other = (replace(sweep_recording(n), name=f"steps{n}").trace() for n in (2, 5))
+    for trace in (one, other):
+        trace.warnings.append("rank 0: something was lost")
+    lines = [line for line in compare(one, other).warnings if "something was lost" in line]
+    assert lines == ["steps2.parquet: rank 0: something was lost", "steps5.parquet: rank 0: something was lost"]
+
+
+def test_arguments_of_another_server_are_no_unset_ones() -> None:
+    vllm = environment() | {"server": "vllm", "server_args": {"tensor_parallel_size": 4, "enforce_eager": False}}
+    result = compare(sweep_recording(2).trace(), replace(sweep_recording(2), environment=vllm).trace())
+    names = [d.name for d in result.differences]
+    assert "server.name" in names
+    assert "server.args.tp_size" in names
+    assert not any("enforce_eager" in name or "tensor_parallel" in name for name in names)
+    assert any("have arguments of their own" in line for line in result.warnings)

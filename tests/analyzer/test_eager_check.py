@@ -262,7 +262,7 @@ def test_the_command_fails_where_modules_differ(tmp_path: Path, capsys: pytest.C
     assert run(["layers", true, "--against", plain]) == 0
     said = capsys.readouterr()
     assert "graph against eager" in said.out
-    assert said.err == ""
+    assert said.err.count("cannot be checked") == said.err.count("warning") == 1  # no environment is recorded
     assert run(["layers", false, "--against", plain, "--json"]) == 1
     said = capsys.readouterr()
     document = json.loads(said.out)
@@ -323,3 +323,15 @@ def test_a_real_replay_runs_the_kernels_of_the_eager_forward_in_their_order(refe
     assert [row[name] for name in ("in_replay", "in_replay_pairs", "eager_kernels", "pairs")] == [465, 465, 493, 493]
     assert row["compared"] == 0
     assert verdict(result) == ["no kernel was checked: no pair of equal kernels has a known module on both sides"]
+
+
+def test_an_eager_recording_of_another_machine_is_refused_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+    other = str(SAMPLES / "sglang_tp2_eagle3_steps2.parquet")
+    assert run(["layers", other, "--against", str(EAGER)]) == 1
+    said = capsys.readouterr().err
+    assert "not the same forward" in said
+    assert "server.args.tp_size (1 there, 2 here)" in said
+    run(["layers", other, "--against", str(EAGER), "--accept-differences"])
+    assert "eager recording" in capsys.readouterr().err
+    assert run(["layers", other, "--accept-differences"]) == 2
+    assert "goes with --against" in capsys.readouterr().err

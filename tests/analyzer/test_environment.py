@@ -86,8 +86,9 @@ def test_nccl_comes_first_and_unset_is_said() -> None:
         "NCCL_PROTO: unset -> LL",
         "driver: 580.95.05 -> 590.1",
         "server.args.chunk: unset -> 8",
+        "server.args.log_level: unset -> debug",
     ]
-    assert [d.matters for d in found] == [True, True, True, True, False]
+    assert [d.matters for d in found] == [True, True, True, True, False, False]
 
 
 def test_a_loaded_nccl_library_is_a_difference() -> None:
@@ -99,7 +100,7 @@ def test_a_loaded_nccl_library_is_a_difference() -> None:
     ]
 
 
-def test_momentary_clocks_and_log_settings_are_no_difference() -> None:
+def test_momentary_clocks_ports_and_nccls_debug_output_are_no_other_machine() -> None:
     gpus = [{"name": "NVIDIA H200", "clock_sm": 345, "clock_sm_max": 1980, "power_limit": 700_000}] * 8
     changed = environment(gpus=gpus, args={"port": 30001}, variables={"NCCL_DEBUG": "INFO"})
     assert [d for d in differences(environment(), changed) if d.matters] == []

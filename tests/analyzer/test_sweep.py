@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from story import environment, first_recording, sweep_recording, tuned_recording, verify_work
 
-from specanalyze.answers.sweep import sweep
+from specanalyze.answers.measured import measure_each
+from specanalyze.answers.sweep import sweep, sweep_measured
 from specanalyze.cli import run
 from specanalyze.render.sweep import draw
 from specanalyze.trace import RankSource, RankTrace, Trace
@@ -97,9 +99,52 @@ def test_batch_sizes_within_a_recording() -> None:
     assert result.predictions.height == 0
 
 
-def test_what_else_differs_is_said() -> None:
-    result = sweep([sweep_recording(5).trace(), tuned_recording().trace()])
-    assert any("not only draft_steps differs" in line and "NCCL_PROTO" in line for line in result.warnings)
+def test_recordings_of_other_settings_are_refused_and_named() -> None:
+    traces = [sweep_recording(5).trace(), tuned_recording().trace()]
+    with pytest.raises(
+        TraceError, match=r"steps5\.parquet ran on another environment than tuned\.parquet: .*NCCL_PROTO"
+    ):
+        sweep(traces)
+    with pytest.raises(TraceError, match="accept-differences"):
+        sweep_measured(measure_each(traces))
+    result = sweep(traces, accept_differences=True)
+    assert any("differs in what matters, accepted" in line and "NCCL_PROTO" in line for line in result.warnings)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"server": "vllm"},
+        {"server_version": "0.0.1"},
+        {"gpu": "NVIDIA B200"},
+        {"args": {"tp_size": 4}},
+        {"model": {"name": "other", "config_digest": "00"}},
+        {"driver": "590.1"},
+    ],
+)
+def test_another_server_model_or_machine_is_no_point_of_a_sweep(
+    other: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recordings = [
+        replace(sweep_recording(2), environment=environment()),
+        replace(sweep_recording(5), environment=environment(**other)),
+    ]
+    paths = [str(r.write(tmp_path)) for r in recordings]
+    assert run(["sweep", *paths]) == 1
+    assert "no sweep of one server" in capsys.readouterr().err
+    assert run(["sweep", *paths, "--accept-differences"]) == 0
+    assert "accepted" in capsys.readouterr().err
+
+
+def test_the_setting_on_the_x_axis_may_differ_and_what_goes_with_it() -> None:
+    recordings = [
+        replace(sweep_recording(2), name=f"tp{n}", environment=environment(args={"tp_size": n}, gpu_count=n))
+        for n in (2, 4)
+    ]
+    result = sweep([r.trace() for r in recordings], "tp_size")
+    assert result.points["x"].to_list() == ["2", "4"]
+    with pytest.raises(TraceError, match="tp_size"):
+        sweep([r.trace() for r in recordings])
 
 
 def test_observed_cycles_are_said_to_be_too_slow() -> None:

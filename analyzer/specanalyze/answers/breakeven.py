@@ -16,6 +16,7 @@ from specanalyze.answers.breakeven_along import ALONG_SCHEMA, break_even_along
 from specanalyze.answers.environment import check_baseline
 from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.answers.positions import accept_length_by_steps, acceptance_by_position
+from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.attribution.cycles import control_is_another_run, cycle_table, replicas
 from specanalyze.trace import Trace
 from specschema.errors import TraceError
@@ -162,7 +163,7 @@ def weigh(
         accept_length=None if accepts is None else accepts.accept_length,
         by_steps=_by_steps(accepts, cycle, step),
         along=break_even_along(ours, theirs),
-        warnings=[*trace.warnings, *baseline.warnings, *warnings],
+        warnings=[*recording_warnings((trace, baseline)), *warnings],
     )
     result.warnings.extend(_said(result, trace, cycles, plain))
     if accepts is not None:

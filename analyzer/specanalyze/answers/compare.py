@@ -11,16 +11,30 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.bootstrap import LEVEL, SEED, Floats, Interval, difference_intervals
+from specanalyze.answers.cycle_account import (
+    BETWEEN,
+    PARTS,
+    PHASES,
+    TRACED,
+    UNTRACED,
+    CycleAccount,
+    account,
+    clock_of_both,
+)
 from specanalyze.answers.environment import (
     Difference,
     check_baseline,
     differences,
     environment_of,
     recorder_difference,
+    run_differences,
     unknown,
 )
+from specanalyze.answers.kernel_changes import kernel_changes
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import resampled_medians
+from specanalyze.answers.recording_warnings import recording_warnings
+from specanalyze.answers.unlike_recordings import unlike_recordings
 from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
@@ -29,11 +43,6 @@ from specschema.phases import BUCKETS, IDLE_BUCKETS
 
 SMALLEST_SHARE: Final = 0.01
 """A change of less than this share of the cycle is called small even where it is beyond noise: nobody should act on it."""
-KERNEL_CHANGE: Final = 0.10
-"""A kernel whose time a cycle moves by less than this share of itself is not listed."""
-KERNEL_SHARE: Final = 0.002
-"""Nor one whose change is less than this share of the cycle."""
-
 FASTER, SLOWER, SMALL, NOISE, UNKNOWN, ONLY = "faster", "slower", "small", "within noise", "unknown", "only in one"
 
 TABLE_SCHEMA: Final = {
@@ -48,21 +57,18 @@ TABLE_SCHEMA: Final = {
     "change_share": pl.Float64,
     "verdict": pl.String,
 }
-"""Columns of ``Comparison.table``: scope is cycle, phase, bucket or part (transfer and wait of the phase's
-communication across ranks, hidden time included); times are ns a cycle."""
+"""Columns of ``Comparison.table``: scope is cycle, phase, bucket, part (transfer and wait of the phase's communication across
+ranks, hidden time included) or rest (see ``cycle_account.PARTS``, named in ``phase``); times are ns a cycle. Rows of scope phase and
+rest sum to the row of the cycle, buckets to their phase's, before, after and change alike."""
 
-KERNEL_SCHEMA: Final = {
-    "phase": pl.String,
-    "name": pl.String,
-    "bucket": pl.String,
-    "status": pl.String,
-    "calls_before": pl.Float64,
-    "calls_after": pl.Float64,
-    "before_ns": pl.Float64,
-    "after_ns": pl.Float64,
-    "change_ns": pl.Float64,
+CLOCKS: Final = {
+    UNTRACED: "median of untraced cycles, start to start",
+    TRACED: "median of traced cycles, start to start, which observing makes longer",
+    PHASES: "median of what the phases of a traced cycle add up to: no two traced cycles follow each other",
 }
-"""Columns of ``Comparison.kernels``: status is appeared, vanished or changed; calls and ns are a cycle and rank."""
+"""What the cycle is by each clock."""
+PHASES_COVER: Final = "mean over whole traced cycles and ranks"
+"""What phases, buckets and kernels are of."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +78,19 @@ class Comparison:
     Attributes:
         before, after: their names.
         differences: how they were recorded, where that differs, then facts of the environment that differ, what matters first.
+        of_the_run: facts that differ only in what is made anew for each run (ports, names of shared memory).
         table: see TABLE_SCHEMA.
         kernels: see KERNEL_SCHEMA, largest change first.
-        tokens_per_second: of each, None where accepts are not recorded.
+        tokens_per_second: of each, by the clock of both; None where accepts are not recorded.
         accept_lengths: of each, None likewise.
-        clock: where the cycle times come from: ``untraced`` cycles, or ``traced`` ones, which observing lengthens.
+        clock: what the cycle times are of in both, see CLOCKS.
         warnings: one line each.
     """
 
     before: str
     after: str
     differences: list[Difference]
+    of_the_run: list[Difference]
     table: pl.DataFrame
     kernels: pl.DataFrame
     tokens_per_second: tuple[float | None, float | None]
@@ -134,7 +142,7 @@ def compare_measured(
         TraceError: a stale baseline.
     """
     before, after = a.trace, b.trace
-    warnings = [*before.warnings, *after.warnings]
+    warnings = recording_warnings((before, after))
     if baseline or (b.speculating and not a.speculating):
         speed = a.tokens_per_second
         what = "" if speed is None else f"{speed:.1f} tok/s"
@@ -146,25 +154,35 @@ def compare_measured(
         warnings.append("decode of the first is set beside verify of the second: both are the target's forward")
     else:
         a_forward = a
-    warnings += a.stalls() + b.stalls() + unlike_contexts(a, b)
-    clock = "untraced" if a.controlled and b.controlled else "traced"
-    if clock == "traced":
+    warnings += a.stalls() + b.stalls() + unlike_contexts(a, b) + unlike_recordings(a, b)
+    clock = clock_of_both(a, b)
+    if clock != UNTRACED:
         warnings.append(
-            "cycle times are of traced cycles in both, which observing makes longer: launch, gap and host times are no "
-            "ground for a decision; record untraced control cycles beside the windows"
+            f"the cycle is the {CLOCKS[clock]}, in both: launch, gap and host times are no ground for a decision; record untraced "
+            "control cycles beside the windows"
         )
-    rows = [_cycle_row(a, b, clock == "traced"), *_phase_rows(a_forward, b)]
+    one, other = account(a, clock), account(b, clock)
+    environments = environment_of(before), environment_of(after)
     return Comparison(
         before.name,
         after.name,
-        [*recorder_difference(before, after), *differences(environment_of(before), environment_of(after))],
-        pl.DataFrame(rows, schema=TABLE_SCHEMA),
+        [*recorder_difference(before, after), *differences(*environments)],
+        run_differences(*environments),
+        pl.DataFrame(
+            [_cycle_row(one, other), *_phase_rows(a_forward, b), *_rest_rows(one, other)], schema=TABLE_SCHEMA
+        ),
         kernel_changes(a_forward, b),
-        (a.tokens_per_second, b.tokens_per_second),
+        (_speed(a, one), _speed(b, other)),
         (a.accept_length, b.accept_length),
         clock,
         list(dict.fromkeys(warnings)),
     )
+
+
+def _speed(m: Measured, of: CycleAccount) -> float | None:
+    """tok/s by the clock of both."""
+    tokens = m.tokens_per_cycle
+    return tokens / of.median_ns * 1e9 if tokens is not None and of.median_ns else None
 
 
 def _as_verify(plain: Measured) -> Measured:
@@ -223,11 +241,25 @@ def difference_of_medians(before: Floats, after: Floats) -> Interval:
     return Interval(value, float(low), float(high))
 
 
-def _cycle_row(a: Measured, b: Measured, traced: bool) -> dict[str, Any]:
-    one, other = (m.steps_ns(True) if traced and len(m.steps_ns(True)) else m.clock_ns() for m in (a, b))
-    change = difference_of_medians(one, other)
-    before = float(np.median(one))
-    return _row("cycle", None, None, (before, float(np.median(other))), change, cycle_ns=before)
+def _cycle_row(a: CycleAccount, b: CycleAccount) -> dict[str, Any]:
+    change = difference_of_medians(a.cycles_ns, b.cycles_ns)
+    return _row("cycle", None, None, (a.median_ns, b.median_ns), change, cycle_ns=a.median_ns)
+
+
+def _rest_rows(a: CycleAccount, b: CycleAccount) -> list[dict[str, Any]]:
+    """The parts that lead from the phases to the cycle; only the time between phases is known cycle by cycle, so that it has bounds."""
+    rows = []
+    for part in PARTS:
+        if part not in a.parts and part not in b.parts:
+            continue
+        pair = (a.parts.get(part, 0.0), b.parts.get(part, 0.0))
+        change = Interval(pair[1] - pair[0], None, None)
+        if part == BETWEEN and len(a.between_ns) and len(b.between_ns):
+            change = difference_intervals(a.between_ns[:, None], b.between_ns[:, None])[0]
+        row = _row("rest", part, None, pair, change, cycle_ns=a.median_ns)
+        # A share of what is itself a difference, or below zero, says nothing.
+        rows.append(row if part == BETWEEN and pair[0] > 0 else row | {"change_share": None})
+    return rows
 
 
 def _phase_rows(a: Measured, b: Measured) -> list[dict[str, Any]]:
@@ -266,40 +298,6 @@ def _part_rows(a: Measured, b: Measured, phase: str, cycle_ns: float) -> list[di
     ]
 
 
-def kernel_changes(a: Measured, b: Measured) -> pl.DataFrame:
-    """Kernels that appeared, vanished, or whose time a cycle changed, by phase and name; columns of KERNEL_SCHEMA."""
-    keys = ["phase", "name", "bucket"]
-
-    def of(m: Measured, side: str) -> pl.DataFrame:
-        ranks = len(m.breakdown.ranks)
-        cycles = {r.key: max(r.instances.get(m.main_phase, 0), 1) for r in m.breakdown.ranks}
-        share = pl.col("rank").replace_strict(cycles, return_dtype=pl.Float64)
-        return m.kernels.group_by(keys).agg(
-            ((pl.col("count") / share).sum() / ranks).alias(f"calls_{side}"),
-            ((pl.col("sum_ns") / share).sum() / ranks).alias(f"{side}_ns"),
-        )
-
-    both = of(a, "before").join(of(b, "after"), on=keys, how="full", coalesce=True)
-    status = (
-        pl.when(pl.col("before_ns").is_null())
-        .then(pl.lit("appeared"))
-        .when(pl.col("after_ns").is_null())
-        .then(pl.lit("vanished"))
-        .otherwise(pl.lit("changed"))
-    )
-    numbers = ["calls_before", "calls_after", "before_ns", "after_ns"]
-    table = both.with_columns(status.alias("status"), *(pl.col(n).fill_null(0.0) for n in numbers))
-    change = (pl.col("after_ns") - pl.col("before_ns")).alias("change_ns")
-    large = pl.col("change_ns").abs() >= KERNEL_SHARE * a.step_ns
-    moved = (pl.col("status") != "changed") | (pl.col("change_ns").abs() >= KERNEL_CHANGE * pl.col("before_ns"))
-    return (
-        table.with_columns(change)
-        .filter(large & moved)
-        .sort(pl.col("change_ns").abs(), "name", descending=[True, False])
-        .select(*KERNEL_SCHEMA)
-    )
-
-
 def share_of(text: str) -> float:
     """``5%`` -> 0.05, ``0.05`` -> 0.05.
 
@@ -322,9 +320,9 @@ def regressions(result: Comparison, above: float) -> list[str]:
     slower = result.table.filter(
         pl.col("verdict") == SLOWER,
         pl.col("change_ns") > above * cycle["before_ns"],
-        ~pl.col("scope").is_in(["phase", "part"]),
+        ~pl.col("scope").is_in(["phase", "part", "rest"]),
     )
-    if result.clock == "traced":
+    if result.clock != UNTRACED:
         slower = slower.filter(pl.col("bucket").is_not_null())
     lines = []
     for row in slower.filter(~pl.col("bucket").is_in(IDLE_BUCKETS).fill_null(value=False)).iter_rows(named=True):
@@ -338,14 +336,24 @@ def regressions(result: Comparison, above: float) -> list[str]:
 
 def comparison_json(result: Comparison) -> dict[str, Any]:
     """The comparison as a JSON document: times in ns a cycle."""
+
+    def listed(differing: list[Difference]) -> list[dict[str, Any]]:
+        return [{"name": d.name, "before": d.before, "after": d.after, "matters": d.matters} for d in differing]
+
     return {
         "before": result.before,
         "after": result.after,
         "level": LEVEL,
         "clock": result.clock,
-        "environment": [
-            {"name": d.name, "before": d.before, "after": d.after, "matters": d.matters} for d in result.differences
-        ],
+        "covers": {
+            "cycle": CLOCKS[result.clock],
+            "tokens_per_second": "tokens of all requests over that cycle",
+            "accept_length": "all verify steps on record, traced and untraced",
+            "phase, bucket, part, kernels": PHASES_COVER,
+            "rest": {part: PARTS[part] for part in PARTS if part in set(result.table["phase"])},
+        },
+        "environment": listed(result.differences),
+        "environment_of_the_run": listed(result.of_the_run),
         "tokens_per_second": list(result.tokens_per_second),
         "accept_length": list(result.accept_lengths),
         "table": result.table.to_dicts(),

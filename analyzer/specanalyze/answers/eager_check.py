@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.alignment import aligned
+from specanalyze.answers.environment import check_environment
 from specanalyze.answers.kernel_sequence import KernelSequence, kernel_sequence
+from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.engines.engine import each_rank
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
@@ -40,6 +42,7 @@ SCHEMA: Final = {
 }
 """Columns of the pairs. place: from 0, among the instance's kernels; known: whether the module is known, which is null outside of modules;
 in_replay: in the recording with graphs, null for a kernel only in eager."""
+_REFUSAL: Final = "not the same forward: "
 _NUMBER: Final = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 
 
@@ -68,20 +71,28 @@ class EagerCheck:
 
 
 def check_against(
-    graph: Trace, eager: Trace, phase: str = "verify", phase_map: Mapping[str, str] | None = None
+    graph: Trace,
+    eager: Trace,
+    phase: str = "verify",
+    phase_map: Mapping[str, str] | None = None,
+    *,
+    accept_differences: bool = False,
 ) -> EagerCheck:
     """Compare kernel by kernel.
 
     Args:
         graph: recording whose replays are placed by a node map.
         eager: the same forward without graphs, recorded with module ranges.
+        phase, phase_map: as for ``layers``.
+        accept_differences: let it pass where the eager one ran on another server, model or machine.
 
     Raises:
         UsageError: no such phase.
-        TraceError: no rank is in both, or one of them has no device work in the phase.
+        TraceError: no rank is in both, one of them has no device work in the phase, or they ran on different environments.
     """
     if phase not in PHASE_KEYS:
         raise UsageError(f"no phase {phase!r}; use one of {', '.join(PHASE_KEYS)}")
+    alike = check_environment(eager, graph, accept=accept_differences, role="eager recording", refusal=_REFUSAL)
     sequences = [
         {one.rank: one for one in each_rank(trace, kernel_sequence, phase, phase_map)} for trace in (graph, eager)
     ]
@@ -107,7 +118,7 @@ def check_against(
     if prefixes:
         listed = ", ".join(f"{one} is {other}" for one, other in prefixes)
         remarks.append(f"modules are compared below their outermost parts, which differ: {listed}")
-    return EagerCheck(pairs, ranks, phase, prefixes, faults, remarks, [*graph.warnings, *eager.warnings])
+    return EagerCheck(pairs, ranks, phase, prefixes, faults, remarks, [*recording_warnings((graph, eager)), *alike])
 
 
 def verdict(result: EagerCheck) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from specanalyze.answers.advice import SETTINGS, advice, collected
+from specanalyze.answers.run_values import of_the_run
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError
@@ -18,6 +19,14 @@ UNSET: Final = "unset"
 TENSOR_PARALLEL: Final = ("tp_size", "tensor_parallel_size", "tp")
 """The server argument that says over how many GPUs each layer is split, in SGLang's and vLLM's spelling."""
 
+PARALLEL_SIZES: Final = (
+    TENSOR_PARALLEL,
+    ("pp_size", "pipeline_parallel_size"),
+    ("dp_size", "data_parallel_size"),
+    ("ep_size", "expert_parallel_size"),
+)
+"""Server arguments that say how a model is spread over GPUs, each in its spellings."""
+
 _ALWAYS_MATTER: Final = re.compile(
     r"(?:NCCL_(?!DEBUG).*|CUDA_.*|nccl\.(?:version|path)|gpu\.(?:model|count|links.*)|driver|cuda|torch|server\.(?:name|version)|"
     r"model_digest|clocks\.(?:power_limit_mw|sm_max_mhz)|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
@@ -25,11 +34,11 @@ _ALWAYS_MATTER: Final = re.compile(
 )
 """Facts that change the speed of the same work: a baseline that differs in one of them is another machine's."""
 
-_NEVER_SHOWN: Final = re.compile(
-    r"differs_by_rank.*|SGLANG_RUN_ID|clocks\.sm_mhz|clocks\.throttle.*|host.*|command_line|gpu\.(?:uuid|index|serial|pci).*|gpu_memory_bytes|"
-    r"server\.args\.(?:port|host|.*_port|dist_init_addr|log_.*|random_seed|seed|api_key|served_model_name)"
-)
-"""Facts that change from run to run and say nothing: momentary clocks, ports, names of hosts."""
+_NO_FACTS: Final = re.compile(r"differs_by_rank.*|command_line|server\.args\.api_key")
+"""Told by other facts (what was typed, by the arguments it was resolved to), or a secret."""
+
+_MODEL: Final = ("server.args.model_path", "server.args.model", "model.name")
+"""What says which model ran where a recording has no digest of it."""
 
 _ORDER: Final = (
     r"NCCL_",
@@ -51,12 +60,14 @@ class Difference:
         name: ``NCCL_PROTO``, ``nccl.version``, ``server.args.tp_size``.
         before, after: its value in each recording; ``unset`` for a variable that was not set, None where it was not recorded.
         matters: it changes the speed of the same work, so that one recording is no baseline of the other.
+        of_the_run: the two are one setting under a name, port or path made anew for each run (see ``run_values``).
     """
 
     name: str
     before: str | None
     after: str | None
     matters: bool
+    of_the_run: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {_shown(self.before)} -> {_shown(self.after)}"
@@ -130,7 +141,7 @@ def facts(environment: Mapping[str, Any]) -> dict[str, str]:
     flat: dict[str, str] = {}
     for name, value in _leaves(canonical(environment), ""):
         flat[name.removeprefix("variables.")] = value
-    return {name: value for name, value in flat.items() if not _NEVER_SHOWN.fullmatch(name)}
+    return {name: value for name, value in flat.items() if not _NO_FACTS.fullmatch(name)}
 
 
 def _leaves(value: Any, name: str) -> Iterable[tuple[str, str]]:
@@ -180,26 +191,47 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     """Facts that differ between two environments, NCCL first, then what else matters, then the rest.
 
     A fact that only one recording has is no difference but unknown (see ``unknown``), except for variables: where both
-    recorded their variables, one that is missing was not set.
+    recorded their variables, one that is missing was not set. Values made anew for each run are left out (see ``run_differences``).
     """
+    return [d for d in _all_differences(before, after) if not d.of_the_run]
+
+
+def run_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Facts that differ only in what is made anew for each run: ports, identifiers, names of shared memory, in order of their names."""
+    return [d for d in _all_differences(before, after) if d.of_the_run]
+
+
+def _all_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     a, b = facts(before), facts(after)
     known_a, known_b = variables(before), variables(after)
+    digests = "model_digest" in a and "model_digest" in b
     found = []
+
+    def add(name: str, one: str, other: str) -> None:
+        made_anew = of_the_run(name, one, other)
+        matters = bool(_ALWAYS_MATTER.fullmatch(name)) or (name in _MODEL and not digests)
+        found.append(Difference(name, one, other, matters and not made_anew, made_anew))
+
     for name in sorted(a.keys() | b.keys()):
         one, other = a.get(name), b.get(name)
         if known_a is not None and known_b is not None and (name in known_a or name in known_b):
             one, other = one or UNSET, other or UNSET
         if one is not None and other is not None and one != other:
-            found.append(Difference(name, one, other, bool(_ALWAYS_MATTER.fullmatch(name))))
+            add(name, one, other)
     arguments = (argument_section(before), argument_section(after))
-    if all(arguments):
+    if a.get("server.name") != b.get("server.name"):
+        # An argument that only one of two servers has is not unset in the other: it means nothing there.
+        for names in PARALLEL_SIZES:
+            one, other = (str(argument(of, *names) or "") for of in (before, after))
+            if one and other and one != other and not any(d.name == f"server.args.{n}" for d in found for n in names):
+                add(f"server.args.{names[0]}", one, other)
+    elif all(arguments):
         present = {d.name for d in found}
         for name in sorted(arguments[0].keys() ^ arguments[1].keys()):
             full = f"server.args.{name}"
             one, other = a.get(full), b.get(full)
-            if full not in present and (one or other) and not _NEVER_SHOWN.fullmatch(full):
-                matters = bool(_ALWAYS_MATTER.fullmatch(full))
-                found.append(Difference(full, one or UNSET, other or UNSET, matters))
+            if full not in present and (one or other):
+                add(full, one or UNSET, other or UNSET)
     return sorted(found, key=lambda d: (not d.name.lower().startswith("nccl"), not d.matters, _place(d.name), d.name))
 
 
@@ -277,20 +309,47 @@ def check_baseline(baseline: Trace, trace: Trace, *, accept: bool = False, what:
     Raises:
         TraceError: the environments differ in what matters; the message names every such fact.
     """
-    before, after = environment_of(baseline), environment_of(trace)
-    matter = [d for d in differences(before, after) if d.matters]
+    figure = f" its {what} would mislead;" if what else ""
+    return check_environment(baseline, trace, accept=accept, role="baseline", refusal="stale baseline: ", figure=figure)
+
+
+def check_environment(
+    first: Trace,
+    trace: Trace,
+    *,
+    accept: bool = False,
+    role: str = "recording",
+    refusal: str = "",
+    figure: str = "",
+    varied: Callable[[str], bool] = lambda name: False,
+) -> list[str]:
+    """Refuse two recordings that ran on something else where their figures are to be set side by side.
+
+    Args:
+        first: the recording that the other is set beside.
+        trace: the other.
+        accept: True lets the differences pass; they are still said.
+        role: what the first is.
+        refusal: how the message begins.
+        figure: clause about what would mislead.
+        varied: whether a fact differs on purpose.
+
+    Returns, raises:
+        As ``check_baseline``.
+    """
+    before, after = environment_of(first), environment_of(trace)
+    matter = [d for d in differences(before, after) if d.matters and not varied(d.name)]
     listed = ", ".join(f"{d.name} ({_shown(d.before)} there, {_shown(d.after)} here)" for d in matter)
     if matter and not accept:
-        figure = f" its {what} would mislead;" if what else ""
         raise TraceError(
-            f"stale baseline: {baseline.name} ran on another environment than {trace.name}:{figure} {listed}; "
+            f"{refusal}{first.name} ran on another environment than {trace.name}:{figure} {listed}; "
             "record it again as the server runs now, or give --accept-differences"
         )
-    said = [f"baseline {baseline.name} differs in what matters, accepted: {listed}"] if matter else []
-    if missing := unknown(before, after):
+    said = [f"{role} {first.name} differs in what matters, accepted: {listed}"] if matter else []
+    if missing := [name for name in unknown(before, after) if not varied(name)]:
         said.append(
-            f"whether {baseline.name} ran on the same environment cannot be checked: {_listed(missing)} not recorded in both; "
-            + advice(trace if collected(baseline) else baseline, SETTINGS)
+            f"whether {first.name} ran on the same environment cannot be checked: {_listed(missing)} not recorded in both; "
+            + advice(trace if collected(first) else first, SETTINGS)
         )
     return said
 

@@ -12,12 +12,13 @@ import polars as pl
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.answers.best_setting import Tried, best_setting, in_order, no_best
 from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
-from specanalyze.answers.environment import argument, differences, environment_of
+from specanalyze.answers.environment import PARALLEL_SIZES, argument, check_environment
 from specanalyze.answers.line_fit import fit_lines
 from specanalyze.answers.measured import Measured, acceptance_of, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
+from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.answers.wiring import simulated
 from specanalyze.trace import Trace
@@ -28,6 +29,7 @@ from specschema.phases import BUCKETS
 
 DRAFT_STEPS: Final = "draft_steps"
 BATCH_SIZE: Final = "batch_size"
+_REFUSAL: Final = "no sweep of one server: "
 ENOUGH_CYCLES: Final = 5
 """A batch size seen in fewer whole cycles of a recording makes no point."""
 
@@ -115,6 +117,8 @@ def sweep(
     over: str = DRAFT_STEPS,
     values: Sequence[str] | None = None,
     phase_map: Mapping[str, str] | None = None,
+    *,
+    accept_differences: bool = False,
 ) -> Sweep:
     """Look at recordings of one server at several settings.
 
@@ -123,19 +127,28 @@ def sweep(
         over: ``draft_steps``, ``batch_size`` (told apart within recordings) or the name of a server argument.
         values: the setting of each recording, for recordings that do not say it.
         phase_map: regular expression -> phase for range names that are not built in.
+        accept_differences: let recordings pass that differ in more than the setting.
 
     Raises:
         UsageError: another number of values than recordings.
-        TraceError: a recording does not say the setting, or does not speculate.
+        TraceError: a recording does not say the setting, does not speculate, or ran on another server, model or machine.
     """
     if values is not None and len(values) != len(traces):
         raise UsageError(
             f"--values: {counted(len(values), 'value')} for {counted(len(traces), 'recording')}; give one each, in their order"
         )
-    return sweep_measured(measure_each(traces, phase_map), over, values)
+    environments = _alike(traces, over, accept_differences)  # known before the events are read
+    result = sweep_measured(measure_each(traces, phase_map), over, values, accept_differences=True)
+    return replace(result, warnings=list(dict.fromkeys(environments + result.warnings)))
 
 
-def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values: Sequence[str] | None = None) -> Sweep:
+def sweep_measured(
+    measured: Iterable[Measured],
+    over: str = DRAFT_STEPS,
+    values: Sequence[str] | None = None,
+    *,
+    accept_differences: bool = False,
+) -> Sweep:
     """``sweep`` on recordings that are measured already, one value each where values are given.
 
     Raises:
@@ -156,10 +169,10 @@ def sweep_measured(measured: Iterable[Measured], over: str = DRAFT_STEPS, values
             m = replace(m, said_draft_steps=steps)
         recordings.append(m)
         points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
-        warnings += m.trace.warnings + m.stalls()
+        warnings += recording_warnings([m.trace]) + m.stalls()
     points.sort(key=lambda p: in_order(p.row["x"]))
     fit, used, said_of_fit = _fit(points)
-    warnings += said_of_fit + _other_differences(recordings, over)
+    warnings += _alike([m.trace for m in recordings], over, accept_differences) + said_of_fit
     for m in recordings[1:]:
         warnings += unlike_contexts(recordings[0], m)
     if not all(m.controlled for m in recordings):
@@ -300,21 +313,21 @@ def _fit(points: Sequence[_Point]) -> tuple[pl.DataFrame, int, list[str]]:
     return pl.DataFrame(rows, schema=FIT_SCHEMA), len(known), said
 
 
-def _other_differences(recordings: Sequence[Measured], over: str) -> list[str]:
-    """What else differs between the recordings than the setting on the x axis."""
-    expected = (
-        "server.args.speculative_num_",
-        f"server.args.{over}",
-        "server.args.num_speculative",
-        "server.args.speculative_config",
-    )
-    first = recordings[0]
-    names: dict[str, None] = {}
-    for m in recordings[1:]:
-        for d in differences(environment_of(first.trace), environment_of(m.trace)):
-            if d.matters and not d.name.startswith(expected):
-                names[d.name] = None
-    return [f"not only {over} differs between these recordings: {', '.join(names)}"] if names else []
+def _alike(traces: Sequence[Trace], over: str, accept: bool) -> list[str]:
+    """Refuse recordings that do not differ in the setting on the x axis alone.
+
+    Raises:
+        TraceError: another server, model, machine, library or setting of NCCL than the first recording's.
+    """
+    # As many GPUs as ranks are seen: what a sweep over a parallel size changes.
+    moved = ("gpu.count", "gpu.links", "CUDA_VISIBLE_DEVICES")
+    spellings = next((names for names in PARALLEL_SIZES if over in names), ())
+    own = {f"server.args.{name}" for name in (over, *spellings)} | (set(moved) if spellings else set())
+    lines = [
+        check_environment(traces[0], other, accept=accept, refusal=_REFUSAL, varied=own.__contains__)
+        for other in traces[1:]
+    ]
+    return list(dict.fromkeys(line for said in lines for line in said))
 
 
 def _no_predictions() -> pl.DataFrame:

@@ -42,6 +42,13 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="List all: facts made anew for each run (ports, names of shared memory), every kernel that moved.",
+        ),
+    ] = False,
     json: JsonOption = False,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -80,7 +87,7 @@ def compare(
     def show() -> None:
         from specanalyze.render.compare import draw
 
-        draw(result)
+        draw(result, everything=everything)
 
     deliver(
         lambda: result.table,

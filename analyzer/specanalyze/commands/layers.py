@@ -22,8 +22,10 @@ from specanalyze.commands.options import (
     phase_map_of,
 )
 from specanalyze.commands.recording_arguments import open_recording
+from specschema.errors import UsageError
 
 if TYPE_CHECKING:
+    from specanalyze.answers.eager_check import EagerCheck
     from specanalyze.trace import Trace
 
 
@@ -48,6 +50,13 @@ def layers(
             show_default=False,
         ),
     ] = None,
+    accept_differences: Annotated[
+        bool,
+        typer.Option(
+            "--accept-differences",
+            help="With --against: an eager recording of another server, model or machine all the same.",
+        ),
+    ] = False,
     salvage: SalvageOption = False,
     jobs: JobsOption = None,
     engine: EngineOption = "local",
@@ -65,9 +74,14 @@ def layers(
     mapping = phase_map_of(phase_map)
     trace = open_for(traces, node_map=node_map, salvage=salvage, jobs=jobs, engine=engine, output=output)
     if against is not None:
+        from specanalyze.answers.eager_check import check_against
+
         other = open_recording(against, salvage=salvage, jobs=jobs, engine=engine, output=output)
-        _check(trace, other, phase, mapping, top, json=json, output=output, force=force)
+        checked = check_against(trace, other, phase, mapping, accept_differences=accept_differences)
+        _deliver_check(trace, other, checked, top, json=json, output=output, force=force)
         return
+    if accept_differences:
+        raise UsageError("--accept-differences goes with --against: without it nothing is compared")
     from specanalyze.answers.layers import by_layer, by_module
     from specanalyze.answers.layers import layers as layer_table
 
@@ -99,11 +113,10 @@ def layers(
     )
 
 
-def _check(
+def _deliver_check(
     trace: Trace,
     against: Trace,
-    phase: str,
-    mapping: dict[str, str] | None,
+    result: EagerCheck,
     top: int,
     *,
     json: bool,
@@ -111,9 +124,7 @@ def _check(
     force: bool,
 ) -> None:
     """The node map beside an eager recording."""
-    from specanalyze.answers.eager_check import check_against, differences, verdict
-
-    result = check_against(trace, against, phase, mapping)
+    from specanalyze.answers.eager_check import differences, verdict
 
     def show() -> None:
         from specanalyze.render.eager_check import draw
@@ -125,7 +136,7 @@ def _check(
         lambda: {
             "trace": trace.name,
             "against": against.name,
-            "phase": phase,
+            "phase": result.phase,
             "ranks": result.ranks.to_dicts(),
             "differences": differences(result).to_dicts(),
             "outer_parts": [{"graph": one, "eager": other} for one, other in result.prefixes],

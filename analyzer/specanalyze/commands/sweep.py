@@ -46,6 +46,12 @@ def sweep(
             show_default=False,
         ),
     ] = None,
+    accept_differences: Annotated[
+        bool,
+        typer.Option(
+            "--accept-differences", help="Sweep over recordings that ran on another environment all the same."
+        ),
+    ] = False,
     json: JsonOption = False,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -73,7 +79,8 @@ def sweep(
     from specanalyze.answers.sweep import sweep as run
     from specanalyze.answers.sweep import sweep_json
 
-    result = run(traces, over, None if values is None else [v.strip() for v in values.split(",")], mapping)
+    said = None if values is None else [v.strip() for v in values.split(",")]
+    result = run(traces, over, said, mapping, accept_differences=accept_differences)
 
     def show() -> None:
         from specanalyze.render.sweep import draw

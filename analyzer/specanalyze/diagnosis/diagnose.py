@@ -10,6 +10,7 @@ import polars as pl
 
 from specanalyze.answers.environment import check_baseline
 from specanalyze.answers.measured import Measured, measure
+from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.diagnosis.diagnosis_claims import beyond, bounded
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Found, NotChecked, Rule, Subject
 from specanalyze.diagnosis.diagnosis_rules import RULES
@@ -78,7 +79,7 @@ def diagnose(
         TraceError: no phases, no whole decode cycle, or a stale baseline.
     """
     m = measure(trace, phase_map)
-    warnings = list(trace.warnings)
+    warnings = list(trace.warnings) if baseline is None else recording_warnings((trace, baseline))
     plain = None
     if baseline is not None:
         plain = measure(baseline, phase_map)

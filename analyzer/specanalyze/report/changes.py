@@ -17,6 +17,16 @@ from specanalyze.report.vega import rows, specification
 from specschema.errors import SpecError
 from specschema.figures import change
 
+_WHERE = {
+    "cycle": "outside phases",
+    "between": "between phases",
+    "typical": "median instead of mean",
+    "observing": "untraced instead of traced",
+    "elsewhere": "whole recording instead of windows",
+    "rest": "rest of the cycle",
+}
+"""Parts of the cycle that are no leaf phases, see ``cycle_account.PARTS``."""
+
 
 def changes_section(recordings: Sequence[Recorded], *, accept_differences: bool = False) -> Section:
     """The first recording against its baseline, and the others against the first."""
@@ -54,7 +64,7 @@ def changes_section(recordings: Sequence[Recorded], *, accept_differences: bool 
 def _figure(name: str, result: Comparison) -> Figure:
     where = (
         pl.concat_str(
-            pl.col("phase").replace("cycle", "outside phases").fill_null("whole cycle"),
+            pl.col("phase").replace(_WHERE).fill_null("whole cycle"),
             pl.col("bucket").replace(NAMES).fill_null(""),
             separator=" ",
         )
@@ -76,7 +86,8 @@ def _figure(name: str, result: Comparison) -> Figure:
     said = pl.Series("said", [signed_ms(ns) for ns in moved.get_column("change_ns")])
     drawn = (
         moved.with_columns(said)
-        .filter(pl.col("scope") != "part")
+        # What has no bounds is in the table alone: no bar could say whether it moved.
+        .filter(pl.col("scope") != "part", (pl.col("scope") != "rest") | pl.col("low_ns").is_not_null())
         .select("where", "scope", side.alias("side"), "said", *ms)
     )
     worth = drawn.filter((pl.col("scope") != "bucket") | (pl.col("change").abs() > 0.01 * pl.col("after").max()))

@@ -11,6 +11,7 @@ import polars as pl
 from specanalyze.answers.breakeven import BreakEven, Clock, clock_of, weigh
 from specanalyze.answers.environment import UNSET, argument_section, environment_of, facts, variables
 from specanalyze.answers.positions import acceptance_by_position
+from specanalyze.answers.run_values import of_the_run
 from specanalyze.answers.wiring import wiring_warnings
 from specanalyze.report.recorded import Recorded
 from specschema.errors import SpecError, TraceError
@@ -170,7 +171,7 @@ def said_of(result: BreakEven) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact of the environment in every recording."""
+    """One fact of the environment in every recording; values made anew for each run (``run_values``) are no difference."""
 
     name: str
     values: tuple[str, ...]
@@ -193,7 +194,8 @@ def environment_facts(recordings: Sequence[Recorded]) -> tuple[list[Fact], list[
     found = []
     for name in names:
         values = tuple(flat.get(name) or _absent(name, r) for flat, r in zip(each, recordings, strict=True))
-        found.append(Fact(name, values, len(set(values)) > 1))
+        others = {value for value in values if value != values[0]}
+        found.append(Fact(name, values, any(not of_the_run(name, values[0], value) for value in others)))
     place = {name: i for i, name in enumerate(FIRST_FACTS)}
     first = sorted(
         (f for f in found if f.differs or f.name in place), key=lambda f: (not f.differs, place.get(f.name, 99), f.name)

@@ -90,7 +90,7 @@ def build_report(
         acceptance_section(recordings),
         _cycle_times(recordings),
         changes_section(recordings, accept_differences=accept_differences),
-        sweep_section(judged, values),
+        sweep_section(judged, values, accept_differences=accept_differences),
     ]
     said = [
         f"{r.label}: {line}"

@@ -21,7 +21,9 @@ from specschema.figures import counted, percent
 _TITLE, _QUESTION = "Fixed and per-token cost", "What would fewer or more draft steps cost and bring?"
 
 
-def sweep_section(recordings: Sequence[Recorded], values: Sequence[str] | None = None) -> Section:
+def sweep_section(
+    recordings: Sequence[Recorded], values: Sequence[str] | None = None, *, accept_differences: bool = False
+) -> Section:
     """A line through verify's time over its tokens, from two recordings on."""
     speculating = [r for r in recordings if r.main_phase == "verify"]
     if len(speculating) < 2:
@@ -34,7 +36,9 @@ def sweep_section(recordings: Sequence[Recorded], values: Sequence[str] | None =
             raise UsageError(
                 f"--values: {counted(len(values), 'value')} for {counted(len(speculating), 'speculating recording')}"
             )
-        result = sweep_measured([measured_of(r) for r in speculating], values=values)
+        result = sweep_measured(
+            [measured_of(r) for r in speculating], values=values, accept_differences=accept_differences
+        )
     except SpecError as error:
         return Section("sweep", _TITLE, _QUESTION, missing=(str(error),))
     named = {r.trace.name: r.label for r in speculating}
