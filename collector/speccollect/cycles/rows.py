@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from speccollect.cycles import segment as seg
 from speccollect.cycles.segment import Segment
+from speccollect.parts.slices import list_array
 from speccollect.parts.table import coded, event_table, known
+from specschema.events import EVENT_SCHEMA
 from specschema.phases import CYCLE, range_name
 
 COMMITTING_MODES: Final = ("speculative", "decode", "mixed")
@@ -83,8 +85,10 @@ def cycle_rows(
         duration[numbers - segment.first_cycle] = durations
     rows = np.flatnonzero((cells[:, seg.END] > 0) & (duration >= 0))
 
-    def lists(place: int) -> list[Any]:
-        return [segment.rows[i][place] or None for i in rows.tolist()]
+    listed = [segment.rows[i] for i in rows.tolist()]
+
+    def lists(name: str, place: int) -> pa.Array:
+        return list_array([row[place] or None for row in listed], EVENT_SCHEMA.field(name).type)
 
     kept = cells[rows]
     table = event_table(
@@ -103,9 +107,9 @@ def cycle_rows(
             "draft_tokens": known(kept[:, seg.DRAFT_TOKENS], pa.int32()),
             "graph_batch_size": known(kept[:, seg.GRAPH_BATCH_SIZE], pa.int32()),
             "context_tokens": known(kept[:, seg.CONTEXT_TOKENS], pa.int64()),
-            "request_ids": lists(seg.REQUEST_IDS),
-            "accept_lengths": lists(seg.ACCEPT_LENGTHS),
-            "accepted_draft_tokens": lists(seg.ACCEPTED_DRAFT_TOKENS),
+            "request_ids": lists("request_ids", seg.REQUEST_IDS),
+            "accept_lengths": lists("accept_lengths", seg.ACCEPT_LENGTHS),
+            "accepted_draft_tokens": lists("accepted_draft_tokens", seg.ACCEPTED_DRAFT_TOKENS),
             "window": segment.window,
         },
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from speccollect.parts.slices import give_way
 
 if TYPE_CHECKING:
     from speccollect.windows.result import WindowResult
@@ -38,7 +39,7 @@ TOKEN_BITS: Final = 17
 UNKNOWN: Final = -1
 
 _SLICE: Final = 8192  # cells turned into an array without letting go of the interpreter: some 0.2 ms
-_ROWS_SLICE: Final = 256  # rows given back without letting go of it: less
+_ROWS_SLICE: Final = 256  # rows read or given back without letting go of it: less
 
 Lengths = Sequence["int | None"]
 NO_LENGTHS: Final[Lengths] = ()
@@ -115,11 +116,11 @@ class Segment:
         rows, self.rows = self.rows, []
         while rows:
             del rows[-_ROWS_SLICE:]
-            time.sleep(0)
+            give_way()
         stamps, self.stamps = self.stamps, []
         for at in range(0, len(stamps), _SLICE):
             stamps[at : at + _SLICE] = [0] * len(stamps[at : at + _SLICE])
-            time.sleep(0)
+            give_way()
 
     @property
     def cycle_count(self) -> int:
@@ -129,8 +130,17 @@ class Segment:
     @property
     def cycles(self) -> npt.NDArray[np.int64]:
         """int64, CYCLE_COLUMNS wide, one row a cycle; END is 0 where it was never ended."""
-        cells = [row[:CYCLE_COLUMNS] for row in self.rows]
-        return np.array(cells, dtype=np.int64).reshape(-1, CYCLE_COLUMNS)
+        return self.first(len(self.rows))
+
+    def first(self, count: int) -> npt.NDArray[np.int64]:
+        """As ``cycles``, of the first so many that have begun."""
+        rows = self.rows
+        cells = np.empty((count, CYCLE_COLUMNS), dtype=np.int64)
+        for at in range(0, count, _ROWS_SLICE):
+            end = min(at + _ROWS_SLICE, count)
+            cells[at:end] = [row[:CYCLE_COLUMNS] for row in rows[at:end]]
+            give_way()
+        return cells
 
     @property
     def phases(self) -> npt.NDArray[np.int64]:
@@ -140,13 +150,22 @@ class Segment:
         cells = np.empty(count, dtype=np.int64)
         for at in range(0, count, _SLICE):
             cells[at : at + _SLICE] = stamps[at : min(at + _SLICE, count)]
+            give_way()
         return cells.reshape(-1, PHASE_COLUMNS)
 
     def holds(self, cycle: int) -> bool:
         """Whether the row of a cycle lies here and may still be completed."""
         return not self.sealed and self.first_cycle <= cycle < self.first_cycle + len(self.rows)
 
-    def settled(self, committing_modes: npt.NDArray[np.int64]) -> bool:
-        """Whether every cycle that commits tokens has its accept lengths (they come late under overlap scheduling)."""
-        unknown = [row[MODE] for row in self.rows if row[ACCEPT_LENGTHS] is None]
-        return not np.isin(unknown, committing_modes).any()
+    def settled(self, committing: Collection[int]) -> bool:
+        """Whether every cycle that commits tokens has its accept lengths (they come late under overlap scheduling).
+
+        Args:
+            committing: codes of the modes of such cycles.
+        """
+        rows = self.rows
+        for at in range(0, len(rows), _ROWS_SLICE):
+            if any(row[ACCEPT_LENGTHS] is None and row[MODE] in committing for row in rows[at : at + _ROWS_SLICE]):
+                return False
+            give_way()
+        return True

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,12 +54,22 @@ _CONFIG_KEYS: Final = (
 )
 
 
-def environment(server: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+_ARGUMENTS_AT_ONCE: Final = 32
+"""Of a server's some three hundred; 10 us each."""
+
+
+def environment(
+    server: Mapping[str, Any],
+    variables: Mapping[str, str] | None = None,
+    *,
+    pause: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """The metadata section ``environment``. Null is written for what can't be known here, never a guess.
 
     Args:
         server: what the engine's hooks told: ``server``, ``server_version``, ``server_args``, ``model_path``.
         variables: environment to read; the process's own by default.
+        pause: called now and then to let other threads have the interpreter.
 
     Returns:
         JSON-serialisable; no credential, no prompt, host names hashed.
@@ -73,11 +83,20 @@ def environment(server: Mapping[str, Any], variables: Mapping[str, str] | None =
         **gpu_facts(),
         "server": name,
         "server_version": server.get("server_version") or static["packages"].get(str(name)),
-        "server_args": clean_mapping(arguments) if arguments is not None else None,
+        "server_args": _cleaned(arguments, pause) if arguments is not None else None,
         "command_line": clean_arguments(command_line),
         "model": model_facts(server.get("model_path") or _model_of(command_line)),
         "variables": chosen_variables(os.environ if variables is None else variables),
     }
+
+
+def _cleaned(arguments: Mapping[str, Any], pause: Callable[[], None]) -> dict[str, Any]:
+    cleaned: dict[str, Any] = {}
+    names = list(arguments)
+    for at in range(0, len(names), _ARGUMENTS_AT_ONCE):
+        cleaned |= clean_mapping({name: arguments[name] for name in names[at : at + _ARGUMENTS_AT_ONCE]})
+        pause()
+    return cleaned
 
 
 @functools.cache

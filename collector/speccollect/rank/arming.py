@@ -13,6 +13,8 @@ from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import pyarrow as pa
+
 from speccollect.control.status import RankStatus, alive, read_status, status_path, write_status
 from speccollect.control.word import Command, ControlReader, recording_folder
 from speccollect.cycles.ranges import NvtxRanges
@@ -63,7 +65,7 @@ class Arming:
         self._speaking = threading.Lock()
         self._preload = Preload()
         self._transition = threading.Lock()
-        self._nodes: dict[int, NodeRows] = {}
+        self._nodes: dict[int, pa.Table] = {}
         self._node_count = 0
         self._rank: int | None = None
         self._coordinates: dict[str, int] = {}
@@ -169,7 +171,9 @@ class Arming:
         self._claim(identity, command.recording)
         self._preload.join(WAIT_SECONDS)
         recording = Recording(command.recording, command.windows, NvtxRanges(), thread_id())
-        writer = Writer(self, recording, self._folder, identity, dict(self._server), dict(self._nodes), self._word)
+        writer = Writer(
+            self, recording, self._folder, identity, dict(self._server), list(self._nodes.values()), self._word
+        )
         if command.windows.repeat:
             recording.windows = open_windows(command.windows, recording.say)
         with self._speaking:

@@ -73,10 +73,9 @@ class Lockstep:
         if segment.first_cycle != 0 or windows.settling < 2:
             self._settled = True  # too late, or windows begin at once
             return
-        count = segment.cycle_count
-        if count < SHOWN + MOST_AHEAD:
+        if segment.cycle_count < SHOWN + MOST_AHEAD:
             return
-        cycles = segment.cycles
+        cycles = segment.first(SHOWN + MOST_AHEAD)  # not all: it is asked again until every rank has told
         starts = cycles[:, seg.START]
         if not self._told:
             self._tell(starts[:SHOWN].tolist())
@@ -95,7 +94,9 @@ class Lockstep:
     def _tell(self, starts: list[int]) -> None:
         path = self._files / f"rank{self._identity.rank:05d}.first.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"starts_ns": starts, "data": self._identity.coordinates.get("data")}))
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"starts_ns": starts, "data": self._identity.coordinates.get("data")}, file)
         os.replace(temporary, path)
         self._told = True
 

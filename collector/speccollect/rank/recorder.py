@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from speccollect.config import folder_from, switched_on
 from speccollect.control.word import Command
+from speccollect.nodemap.rows import graph_table
 from speccollect.rank.arming import LOOK_AROUND, Arming
 from speccollect.rank.arming import NodeRows as NodeRows
 
@@ -187,8 +188,8 @@ class Recorder(Arming):
             if self._node_count + count > MAX_NODES:
                 logger.warning("the node map of graph %d is not kept: more than %d nodes", graph_id, MAX_NODES)
                 return
+            self._nodes[graph_id] = graph_table(graph_id, rows)
             self._node_count += count
-            self._nodes[graph_id] = rows
         except Exception as error:  # noqa: BLE001  fail open
             self.fail("note_graph", error)
 

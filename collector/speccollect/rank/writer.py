@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from speccollect import __version__
@@ -24,6 +23,7 @@ from speccollect.environment.fingerprint import environment
 from speccollect.kineto.events import load_reader
 from speccollect.nodemap.rows import node_table
 from speccollect.parts.part_file import write_part
+from speccollect.parts.slices import give_way
 from speccollect.parts.table import event_table
 from speccollect.rank.identity import Identity
 from speccollect.rank.lockstep import Lockstep
@@ -32,7 +32,7 @@ from speccollect.windows.rows import read_window, window_table
 from specschema.errors import TraceError
 
 if TYPE_CHECKING:
-    from speccollect.rank.arming import Arming, NodeRows
+    from speccollect.rank.arming import Arming
 
 logger = logging.getLogger("speccollect")
 
@@ -74,7 +74,7 @@ class Writer(threading.Thread):
         folder: Path,
         identity: Identity,
         server: Mapping[str, Any],
-        nodes: Mapping[int, NodeRows],
+        nodes: Sequence[pa.Table],
         word: bytes,
     ) -> None:
         super().__init__(name="speccollect-writer", daemon=True)
@@ -97,7 +97,6 @@ class Writer(threading.Thread):
         self._status_at = 0.0
         self._environment: dict[str, Any] | None = None
         self._preparing = recording.settings.repeat > 0
-        self._committing = np.array([], dtype=np.int64)
 
     # ---- called by other threads
 
@@ -163,7 +162,7 @@ class Writer(threading.Thread):
         recording, or after ten seconds; a server's first steps after arming, the ones that are asked for, stay undisturbed.
         """
         if self._environment is None:
-            self._environment = environment(self._server)
+            self._environment = environment(self._server, pause=give_way)
             self._write_nodes()
 
     def _write_ready(self) -> None:
@@ -184,8 +183,7 @@ class Writer(threading.Thread):
             return True
         if time.monotonic_ns() - segment.opened_at_ns > (LATE_SECONDS + 10) * 1e9:
             return True
-        codes = [i for i, name in enumerate(list(recording.names)) if name in COMMITTING_MODES]
-        return segment.settled(np.array(codes, dtype=np.int64))
+        return segment.settled({i for i, name in enumerate(list(recording.names)) if name in COMMITTING_MODES})
 
     def _write_segment(self, segment: Segment) -> None:
         self._introduce()

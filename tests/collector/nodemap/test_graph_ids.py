@@ -32,7 +32,7 @@ from speccollect.native import build
 from speccollect.nodemap import capture as nodemap
 from speccollect.nodemap.cuda_graph import _type_number, instantiated_id
 from speccollect.nodemap.replays import ReplayStamps
-from speccollect.nodemap.rows import node_table
+from speccollect.nodemap.rows import graph_table, node_table
 from speccollect.windows.result import WindowResult
 from speccollect.windows.rows import read_window, window_table
 from specschema.node_types import node_type
@@ -197,7 +197,7 @@ def test_node_ids_place_replays_whose_order_says_something_else(
     for row in rows:
         if row["kind"] == "launch":
             row |= {"pid": 1, "tid": THREAD}
-    rows += node_table({NUMBER: nodes, NUMBER + 1: nodes}, origin).to_pylist()
+    rows += node_table([graph_table(graph, nodes) for graph in (NUMBER, NUMBER + 1)], origin).to_pylist()
     rows.append(traces.phase("spec.verify", begin, begin + 3000, tid=THREAD, window=0))
     (rank,) = break_down(traces.trace(traces.rank_trace(rows))).ranks
     assert (rank.node_map["placed"], rank.node_map["by_id"]) == (3, 3)

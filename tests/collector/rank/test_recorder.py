@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,19 @@ def test_node_map_is_kept_from_load_on_and_written_once(recorder: Recorder) -> N
         {"graph_id": 3, "node": 0, "node_type": "kernel", "module": "layers.0.mlp", "start_ns": 0, "dur_ns": 0},
         {"graph_id": 3, "node": 1, "node_type": "memcpy", "module": None, "start_ns": 0, "dur_ns": 0},
     ]
+
+
+def test_a_kept_node_map_is_none_of_the_containers_that_the_servers_garbage_collector_looks_through(
+    recorder: Recorder,
+) -> None:
+    class Column(list[Any]):
+        """A list that can be referred to weakly."""
+
+    columns = {"node_type": Column(["kernel"]), "module": Column(["layers.0"]), "group_ranks": Column([[0, 1]])}
+    alive = [weakref.ref(column) for column in columns.values()]
+    recorder.note_graph(3, columns)
+    columns.clear()
+    assert [one() for one in alive] == [None, None, None]
 
 
 def test_forked_child_is_a_rank_of_its_own(tmp_path: Path) -> None:
