@@ -63,8 +63,10 @@ def decode(metadata: Mapping[bytes, bytes] | None, path: str) -> dict[str, Any]:
         raise TraceError(f"{path} has no {VERSION_KEY} in its metadata: it is not a specanalyze trace")
     try:
         version = int(text)
+        if version < 0:
+            raise ValueError
     except ValueError:
-        raise TraceError(f"{path}: schema version {text.decode(errors='replace')!r} is not a number") from None
+        raise TraceError(f"{path}: schema version {text.decode(errors='replace')!r} is not a whole number") from None
     if version > SCHEMA_VERSION:
         raise TraceError(
             f"{path} was written with schema version {version}; this specanalyze reads up to {SCHEMA_VERSION}: "

@@ -123,13 +123,13 @@ def test_windows_are_kept_apart_and_what_lies_in_none_is_left_out_beside_them() 
         traces.kernel("a", 1, 2, 1, window=2),
         traces.kernel("b", 3, 4, 1, window=0),
         traces.phase("spec.draft", 5, 6, window=0),
-        traces.kernel("c", 5, 6, 1),
+        traces.launch("cudaLaunchKernel", 5, 3),
         traces.launch("cudaLaunchKernel", 6, 1, window=0),
         traces.kernel("a", 7, 8, 1, window=2),
         {"kind": "op", "name": "aten::mm", "pid": 1, "tid": 1, "start_ns": 3, "dur_ns": 4},
     ]
     second = [traces.kernel("d", 9, 10, 1, window=2), traces.phase("spec.idle", 30, 31, window=2)]
-    third = [traces.kernel("e", 11, 12, 1), traces.phase("spec.decode", 40, 41)]
+    third = [traces.launch("cudaLaunchKernel", 11, 4), traces.phase("spec.decode", 40, 41)]
     rank = collected(first, second, third)
     names = {n: [rank.looks[look][0] for look in device.look] for n, (device, _) in rank.windows.items()}
     assert names == {0: ["b"], 2: ["a", "a", "d"]}
@@ -141,7 +141,21 @@ def test_windows_are_kept_apart_and_what_lies_in_none_is_left_out_beside_them() 
         ("phase", "spec.idle", 30, 2),
         ("phase", "spec.decode", 40, None),
     ]
-    assert kinds_seen(rank) == {("kernel", 2), ("kernel", 0), ("kernel", None), ("launch", 0), ("op", None)}
+    assert kinds_seen(rank) == {("kernel", 2), ("kernel", 0), ("launch", None), ("launch", 0), ("op", None)}
+
+
+@pytest.mark.parametrize("dur_ns", [1, None])
+def test_device_work_in_no_window_of_a_rank_that_has_some_is_odd(dur_ns: int | None) -> None:
+    """Left out, it would be time of which nobody knows what ran."""
+    nowhere = traces.kernel("c", 5, 6, 1) | {"dur_ns": dur_ns}
+    assert collected([nowhere], [nowhere]).windows.keys() == {0}
+    with pytest.raises(OddRowsError):
+        collected([traces.kernel("b", 3, 4, 1, window=0)], [nowhere])
+
+
+def test_a_kind_that_nobody_knows_is_odd() -> None:
+    with pytest.raises(OddRowsError):
+        collected([traces.kernel("b", 3, 4, 1), traces.kernel("b", 5, 6, 1) | {"kind": "kernelx"}])
 
 
 def test_a_kind_is_remembered_for_each_window() -> None:

@@ -11,7 +11,7 @@ import polars as pl
 from specanalyze.formats.plain_text import plain_columns
 from specanalyze.trace import RankTrace
 from specschema.errors import TraceError
-from specschema.events import DEVICE_KINDS
+from specschema.events import DEVICE_KINDS, KINDS
 from specschema.figures import counted
 
 EARLIEST_NS: Final = -(2**60)
@@ -19,6 +19,10 @@ LATEST_NS: Final = 2**62 - 1
 """Starts outside (1933 to 2116) come from no clock: their differences would not fit in 64 bits either."""
 LONGEST_NS: Final = 2**50
 """13 days: a longer event has an impossible duration, and the sum of a few thousand would not fit in 64 bits."""
+
+
+_NAMED: Final = 4
+"""Kinds that a message names."""
 
 
 def bounded(trace: RankTrace, *, salvage: bool = False) -> tuple[RankTrace, list[str]]:
@@ -41,6 +45,14 @@ def bounded(trace: RankTrace, *, salvage: bool = False) -> tuple[RankTrace, list
             raise TraceError(f"{what}; --salvage leaves them out")
         lines.append(f"lost: {what}")
         events = events.filter(~timeless)
+    events, placed = _in_windows(events, file, salvage=salvage)
+    lines += placed
+    kinds = events["kind"].unique().cast(pl.String).drop_nulls().sort().to_list()
+    if strange := [kind for kind in kinds if kind not in KINDS]:
+        rows = int(events["kind"].cast(pl.String).is_in(strange).sum())
+        lines.append(
+            f"{file}: {counted(rows, 'event')} of kinds that this reader does not know ({', '.join(strange[:_NAMED])}): left out"
+        )
     impossible = events.select(((length < 0) | (length > LONGEST_NS)).fill_null(False)).to_series()
     if impossible.any():
         device = int((impossible & events["kind"].cast(pl.String).is_in(DEVICE_KINDS)).sum())
@@ -49,7 +61,29 @@ def bounded(trace: RankTrace, *, salvage: bool = False) -> tuple[RankTrace, list
             f"taken as unknown ({device} of device work, which counts as invalid)"
         )
         events = events.with_columns(pl.when(~impossible).then(length).alias("dur_ns"))
-    if events["name"].null_count():
+    if nameless := events["name"].null_count():
+        lines.append(
+            f"{file}: {counted(nameless, 'event')} without a name: of no phase, no replay and no class of kernel"
+        )
         events = events.with_columns(pl.col("name").cast(pl.String).fill_null("").cast(events.schema["name"]))
     events = plain_columns(events)
     return (trace if events is trace.events else replace(trace, events=events)), lines
+
+
+def _in_windows(events: pl.DataFrame, file: str, *, salvage: bool) -> tuple[pl.DataFrame, list[str]]:
+    """Device work lies in the window whose profiler saw it; a recording without windows is one.
+
+    Raises:
+        TraceError: device work in no window of a recording that has some; ``salvage`` leaves it out.
+    """
+    outside = events["window"].null_count()
+    if not outside or outside == events.height:
+        return events, []
+    nowhere, device = pl.col("window").is_null(), pl.col("kind").cast(pl.String).is_in(DEVICE_KINDS)
+    lost = events.lazy().filter(nowhere).select(device.sum()).collect().item()
+    if not lost:
+        return events, []
+    what = f"{file}: {counted(lost, 'device activity')} in no window, although the recording has some"
+    if not salvage:
+        raise TraceError(f"{what}: damaged, or not written by this tool; --salvage leaves them out")
+    return events.filter(~(nowhere & device)), [f"lost: {what}"]

@@ -35,7 +35,7 @@ from specanalyze.native.collect import (
     Columns,
     address,
 )
-from specschema.events import DEVICE_KINDS
+from specschema.events import DEVICE_KINDS, KINDS
 
 _DROPPED: Final = ("op", "mark", "collective")
 TORCH_OPERATOR: Final = "aten::"
@@ -210,6 +210,8 @@ class Collector:
         """What the compiled half takes, and the arrays it points to, that of the host rows last."""
         (name, names), (op, ops) = piece.codes("name"), piece.codes("op")
         if not self._tables or any(a is not b for a, b in zip(self._tables, (kinds, names, ops), strict=False)):
+            if not KINDS.keys() >= {*kinds}:
+                raise OddRowsError
             group = np.array([_group(text) for text in kinds], dtype=np.int8)
             graph = np.array([False, *(bool(GRAPH_LAUNCH.match(text)) for text in names)], dtype=bool)
             look_of = np.full((len(ops) + 1) * (len(names) + 1) * len(kinds), -1, dtype=np.int32)
@@ -294,7 +296,7 @@ class Collector:
             base_ns: added to every time.
 
         Raises:
-            OddRowsError: names that a terminal would obey.
+            OddRowsError: names that a terminal would obey, or device work in no window of a rank that has some.
         """
         if self._range[0] + base_ns < EARLIEST_NS or self._range[1] + base_ns > LATEST_NS:
             raise OddRowsError
@@ -321,6 +323,9 @@ class Collector:
         if plain_columns(events) is not events or any(plain(text) != text for text in texts):
             raise OddRowsError
         known = [number for number in self._windows if number is not None]
+        nowhere = self._windows.get(None)
+        if known and nowhere is not None and nowhere.columns.rows + nowhere.columns.invalid:
+            raise OddRowsError
         if known:
             numbers = {number: self._windows[number] for number in sorted(known)}
         else:

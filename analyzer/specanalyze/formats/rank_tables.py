@@ -55,12 +55,13 @@ def events(frame: pl.DataFrame, name: str, rank: int) -> pl.DataFrame:
     kind = kind_in_name(name)
     if kind is None:
         raise TraceError(f"{name} has no column kind, and its name says no table (such as kernels.rank0.parquet)")
+    own = frame.columns
     frame = frame.rename(
         {old: new for old, new in COLUMNS.items() if old in frame.columns and new not in frame.columns}
     )
     missing = {"name", "start_ns", "dur_ns"} - set(frame.columns)
     if missing:
-        raise TraceError(f"{name} has no column {' and no '.join(sorted(missing))}; it has {', '.join(frame.columns)}")
+        raise TraceError(f"{name} has no column {' and no '.join(sorted(missing))}; it has {', '.join(own)}")
     added = [] if "rank" in frame.columns else [pl.lit(rank).alias("rank")]
     if "window" not in frame.columns:
         added.append(pl.lit(0).alias("window"))

@@ -175,7 +175,28 @@ def _ranks(files: Sequence[TraceFile]) -> dict[str, RankGroups]:
             raise TraceError(
                 f"{'two' if n == 2 else n} recordings: rank {key} is in {names}, which are not of one recording; choose one: give its files alone"
             )
+    for groups_of_rank in ranks.values():
+        _refuse_table_twice(groups_of_rank)
     return dict(sorted(ranks.items(), key=lambda item: (item[1].rank < 0, item[1].rank, item[0])))
+
+
+def _refuse_table_twice(rank: RankGroups) -> None:
+    """Per-table files: one a table and rank.
+
+    Raises:
+        TraceError: two, which are of two recordings or one is a copy.
+    """
+    files: dict[str, TraceFile] = {}
+    for file, _ in rank.parts:
+        table_of_rank = rank_tables.kind_in_name(file.path.name)
+        if table_of_rank is None or "kind" in types_of(file):
+            continue
+        other = files.setdefault(table_of_rank, file)
+        if other is not file:
+            raise TraceError(
+                f"two recordings, or one file copied: {other.path.name} and {file.path.name} both hold the {table_of_rank} table of rank "
+                f"{rank.key}; choose one: give the files of one recording"
+            )
 
 
 def _identity(file: TraceFile) -> object:
