@@ -150,9 +150,12 @@ def accepts_of_steps(path: Path) -> Accepts:
     from specanalyze.formats.steps import read_steps
 
     rows = read_steps(path)
+    said = [c for c in rows.columns if c != "rank"]
+    # Without a cycle's number equal lines of one rank are steps of their own: the n-th of each is the same step on all ranks.
+    nth = pl.when(pl.col("cycle").is_null()).then(pl.int_range(pl.len()).over("rank", *said)).otherwise(0)
     # Tensor-parallel ranks write the same (request, step) again; rows without a request (idle) are each their own.
-    again = pl.struct(c for c in rows.columns if c != "rank").is_first_distinct() | pl.col("request").is_null()
-    rows = rows.filter(again)
+    first = pl.struct(*said, "nth").is_first_distinct() | pl.col("request").is_null()
+    rows = rows.with_columns(nth=nth).filter(first).drop("nth")
     verify = (pl.col("kind") == "verify") & (pl.col("num_draft") > 0).fill_null(value=True)
     other = rows.filter(~verify).select(
         kind=pl.when(pl.col("kind") == "verify").then(pl.lit("no_draft")).otherwise(pl.col("kind"))

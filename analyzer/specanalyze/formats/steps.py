@@ -12,8 +12,11 @@ from specanalyze.formats import bounded_json
 from specanalyze.formats.plain_text import plain
 from specschema.errors import TraceError
 
-KINDS: Final = ("verify", "prefill", "decode", "idle", "dummy")
+KINDS: Final = ("verify", "prefill", "decode", "idle", "dummy", "no_draft")
 """Only ``verify`` steps count for accept lengths (RULES R8)."""
+_ALSO: Final = {"extend": "prefill"}
+"""What SGLang calls a step -> its kind."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 SCHEMA: Final = pl.Schema(
     {
         "rank": pl.Int32,
@@ -44,7 +47,8 @@ def read_steps(path: Path) -> pl.DataFrame:
     """Read a file of steps.
 
     Args:
-        path: JSON lines; empty lines are skipped, unknown members ignored. ``rank`` is 0 where a line names none.
+        path: JSON lines; empty lines are skipped, unknown members ignored. ``rank`` is 0 where a line names none. Whole numbers
+            may be written as 3.0 or "3", as other tools rewrite them.
 
     Returns:
         rank, cycle, request, kind, num_draft, num_accepted_draft, num_committed, in the order of the file; null where a line does not
@@ -54,15 +58,27 @@ def read_steps(path: Path) -> pl.DataFrame:
         UsageError: no such file.
         TraceError: too large, or a line that is no step, by its number.
     """
-    decoder = msgspec.json.Decoder(_Step)
-    lines = bounded_json.whole_file(path).splitlines()
+    decoder = msgspec.json.Decoder(_Step, strict=False)
+    text = bounded_json.whole_file(path).removeprefix(_BYTE_ORDER_MARK)
+    lines = text.splitlines()
+    if lines and not text.endswith((b"\n", b"\r")) and _stops(decoder, lines[-1]):
+        raise TraceError(f"{path.name} ends early, inside line {len(lines)}: its writer was probably killed")
     steps = [_step(decoder, line, path.name, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not steps:
         raise TraceError(f"{path.name} holds no step")
     names = SCHEMA.names()
     columns = {name: [getattr(step, name) for step in steps] for name in names}
+    columns["kind"] = [_ALSO.get(kind, kind) for kind in columns["kind"]]
     columns["request"] = [None if value is None else plain(str(value)) for value in columns["request"]]
     return pl.DataFrame(columns, schema=SCHEMA)
+
+
+def _stops(decoder: msgspec.json.Decoder[_Step], line: bytes) -> bool:
+    try:
+        bounded_json.decode(decoder, line)
+    except msgspec.DecodeError as error:
+        return bool(line.strip()) and "truncated" in str(error)
+    return False
 
 
 def _step(decoder: msgspec.json.Decoder[_Step], line: bytes, name: str, number: int) -> _Step:
@@ -70,7 +86,7 @@ def _step(decoder: msgspec.json.Decoder[_Step], line: bytes, name: str, number: 
         step = bounded_json.decode(decoder, line)
     except msgspec.DecodeError as error:
         raise TraceError(f"{name} line {number} is no step: {error}") from None
-    if step.kind not in KINDS:
+    if step.kind not in KINDS and step.kind not in _ALSO:
         raise TraceError(f"{name} line {number}: kind {step.kind!r} is not one of {', '.join(KINDS)}")
     if step.kind == "verify" and step.num_committed is None:
         raise TraceError(f"{name} line {number}: a verify step needs num_committed")
