@@ -28,7 +28,7 @@ def breakdown_frame(result: Breakdown, phase: str | None = None, by: str = "rank
     Returns:
         by rank: rank, phase, bucket, total_ns, share (of the phase's total), instances, and over its complete instances
         mean_ns, p10_ns, median_ns, p90_ns. By cycle: rank, window, cycle, phase, start_ns, end_ns, replays,
-        lost_replays, complete, total_ns and one column a bucket.
+        lost_replays, cut_off, complete, total_ns and one column a bucket.
 
     Raises:
         UsageError: an unknown grouping or phase.
@@ -60,6 +60,7 @@ def breakdown_frame(result: Breakdown, phase: str | None = None, by: str = "rank
             "end_ns",
             "replays",
             "lost_replays",
+            "cut_off",
             "complete",
             "total_ns",
         ]
@@ -147,6 +148,8 @@ def breakdown_json(result: Breakdown, phase: str = "all") -> dict[str, Any]:
             ranks[r.key]["invalid"] = {"count": r.invalid}
         if r.cut:
             ranks[r.key]["cut"] = {"count": r.cut}
+        if cut_off := r.cut_off:
+            ranks[r.key]["cut_off_instances"] = cut_off
     coverage: dict[str, int] = {}
     for r in result.ranks:
         for key, number in r.coverage(result.phase).items():

@@ -155,6 +155,7 @@ _VIEW_SCHEMA: Final[dict[str, Any]] = {
     "view": pl.String,
     "phase": pl.String,
     "cycles": pl.Int64,
+    "whole_cycles": pl.Int64,
     "total_ns": pl.Int64,
     "share": pl.Float64,
     "mean_ns": pl.Float64,
@@ -172,9 +173,10 @@ def phases_frame(report: PhaseReport, by: str = "rank") -> pl.DataFrame:
         by: ``rank``, ``cycle`` or ``request``.
 
     Returns:
-        By rank: rank, view, phase (leaves, ``other``, ``total``), cycles, total_ns, share (of the view's total), mean_ns (total
-        / cycles), and over its cycles p10_ns, median_ns, p90_ns. The device view's totals are the exact partition of its
-        windows. By cycle: ``PhaseReport.cycles``. By request: see ``request_table``.
+        By rank: rank, view, phase (leaves, ``other``, ``total``), cycles, whole_cycles (those of them with all their device records),
+        total_ns, share (of the view's total), mean_ns (total / cycles), and over its whole cycles p10_ns, median_ns, p90_ns. The device
+        view's totals are the exact partition of its windows; where some of its cycles are not whole, mean_ns is that of the whole
+        ones. By cycle: ``PhaseReport.cycles``. By request: see ``request_table``.
 
     Raises:
         UsageError: an unknown grouping.
@@ -208,8 +210,9 @@ def _view(report: PhaseReport, key: str, view: str, cycles: pl.DataFrame) -> lis
         totals[OTHER] = sum(rank.total_ns(p) for p in REMAINDERS)
         totals[TOTAL] = rank.window_ns
         count = mine.height
-        mine = mine.filter(pl.col("complete"))
+        mine, broken = mine.filter(pl.col("complete")), mine.filter(~pl.col("complete"))
         columns = {p: f"device_{p}_ns" for p in names}
+        means = _whole_means(totals, mine, broken, columns)
     else:
         mine = mine.filter(pl.col("step_ns").is_not_null())
         if not mine.height:
@@ -220,6 +223,7 @@ def _view(report: PhaseReport, key: str, view: str, cycles: pl.DataFrame) -> lis
             columns = {}  # cycles without stamps inside: their length is all that is known
         totals = {p: int(mine.get_column(c).sum()) for p, c in columns.items()}
         totals[TOTAL] = int(mine.get_column("step_ns").sum())
+        means = {p: ns / count for p, ns in totals.items()}
     columns[TOTAL] = "step_ns"
     whole = totals[TOTAL]
     rows = []
@@ -234,15 +238,35 @@ def _view(report: PhaseReport, key: str, view: str, cycles: pl.DataFrame) -> lis
                 "view": view,
                 "phase": phase,
                 "cycles": count,
+                "whole_cycles": mine.height,
                 "total_ns": totals[phase],
                 "share": totals[phase] / whole if whole else None,
-                "mean_ns": totals[phase] / count if count else None,
+                "mean_ns": means.get(phase),
                 "p10_ns": p10,
                 "median_ns": median,
                 "p90_ns": p90,
             }
         )
     return rows
+
+
+def _whole_means(
+    totals: Mapping[str, int], whole: pl.DataFrame, broken: pl.DataFrame, columns: Mapping[str, str]
+) -> dict[str, float]:
+    """Mean ns a cycle of the device view: the totals over all cycles where all are whole, else what the whole ones have of them.
+
+    Between the last whole cycle of a window and its end lies idle time that an end of the recording made, so ``other`` is then the mean
+    over whole cycles that another one follows.
+    """
+    if not whole.height:
+        return {}
+    if not broken.height:
+        return {p: ns / whole.height for p, ns in totals.items()}
+    found = {p: (totals[p] - int(broken.get_column(c).sum())) / whole.height for p, c in columns.items() if p != OTHER}
+    between = whole.get_column(columns[OTHER]).drop_nulls()
+    if len(between):
+        found[OTHER] = float(between.sum()) / len(between)
+    return found | {TOTAL: sum(found.values())}
 
 
 def request_table(report: PhaseReport) -> pl.DataFrame:
@@ -303,7 +327,8 @@ def phases_json(report: PhaseReport) -> dict[str, Any]:
     """The documented JSON layout of ``phases``: ns, shares 0..1, null where unknown."""
     ranks: dict[str, Any] = {key: dict.fromkeys(VIEWS) for key in report.breakdown}
     for row in phases_frame(report).to_dicts():
-        view = ranks[row["rank"]][row["view"]] or {"cycles": row["cycles"], "phases": {}}
+        counts = {name: row[name] for name in ("cycles", "whole_cycles")}
+        view = ranks[row["rank"]][row["view"]] or {**counts, "phases": {}}
         names = ("total_ns", "share", "mean_ns", "p10_ns", "median_ns", "p90_ns")
         view["phases"][row["phase"]] = {name: row[name] for name in names}
         ranks[row["rank"]][row["view"]] = view

@@ -55,6 +55,12 @@ def breakdown_warnings(rank: RankBreakdown, phase: str) -> list[str]:
             f"{name}: {lost} of {coverage['graph_launches']} graph replays have no GPU records (incomplete recording); "
             "their instances are left out of means, and no idle share is given"
         )
+    if cut := rank.cut_off:
+        phases = ", ".join(f"{count} {one}" for one, count in cut.items())
+        said.append(
+            f"{name}: {counted(sum(cut.values()), 'phase instance')} ({phases}) cut off by an edge of a profiler window, so that only a part "
+            "of the device work is recorded: left out of means"
+        )
     if rank.outside[0]:
         count, ns = rank.outside
         said.append(

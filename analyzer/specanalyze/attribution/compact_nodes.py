@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from specanalyze.attribution.activities import mapped_bucket, mapped_subclass
 from specanalyze.attribution.captured_nodes import NodeMap
 from specanalyze.attribution.collective_columns import told
+from specanalyze.attribution.cut_off import graph_nodes
 from specanalyze.attribution.replay_fit import Fits
 from specanalyze.attribution.replay_nodes import COUNTS, ById, Placement, by_id, place_replays
 from specanalyze.columns import Ints
@@ -48,6 +49,11 @@ class RankNodes:
     def told(self) -> pl.DataFrame:
         """What each node tells of its collective: columns of ``collective_columns.TOLD``."""
         return told(self.map.rows)
+
+    @cached_property
+    def graph_nodes(self) -> Ints:
+        """As ``cut_off.graph_nodes``."""
+        return graph_nodes(self.map.rows)
 
     @cached_property
     def _mapped(self) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:

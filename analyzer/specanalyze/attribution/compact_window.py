@@ -45,6 +45,7 @@ class Looks:
         bucket: code of BUCKET_CODE, uint8.
         subclass: finer class.
         classified: a rule knew it.
+        same: a number that looks of one name share.
     """
 
     looks: list[tuple[str, str, str | None]]
@@ -56,6 +57,12 @@ class Looks:
     @cached_property
     def bucket(self) -> NDArray[np.uint8]:
         return np.array([BUCKET_CODE[bucket] for bucket, _, _ in self._classes], dtype=np.uint8)
+
+    @cached_property
+    def same(self) -> Ints:
+        """Of each look, a number that looks of one name share."""
+        numbers: dict[str, int] = {}
+        return np.array([numbers.setdefault(name, len(numbers)) for name, _, _ in self.looks], dtype=np.int64)
 
     @cached_property
     def subclass(self) -> list[str]:
@@ -121,6 +128,7 @@ class WindowSums:
         replays, lost: graph launch calls of each range, and how many of them have no device row.
         invalid, cut: rows dropped, durations cut.
         node_map: replays by how they were placed; empty of a rank without captured graphs.
+        off: ranges that an edge of the window cuts, see ``cut_off``.
     """
 
     number: int
@@ -133,6 +141,7 @@ class WindowSums:
     invalid: int
     cut: int
     node_map: dict[str, int] = field(default_factory=dict)
+    off: NDArray[np.bool_] = field(kw_only=True)
 
     def without_stretches(self) -> WindowSums:
         """The sums alone."""
@@ -217,6 +226,7 @@ def window_sums(
     instants: Ints = _NO_INSTANTS,
     *,
     stretches: bool = False,
+    off: NDArray[np.bool_] | None = None,
 ) -> WindowSums:
     """Partition a window and sum it up.
 
@@ -226,6 +236,7 @@ def window_sums(
         looks: how many looks there are.
         instants: ns, in order; before each, the time that no leaf phase got is summed.
         stretches: keep what each row got.
+        off: of ``cut_off.cut_off``; None where none is cut.
     """
     ranges, device, calls = window.ranges, window.device, window.calls
     wait, replay = window.wait, window.replay
@@ -282,6 +293,7 @@ def window_sums(
         device.invalid,
         window.cut,
         {} if window.placed is None else window.placed.counts,
+        off=np.zeros(len(ranges), dtype=bool) if off is None else off,
     )
 
 

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from specanalyze.attribution.activities import BUCKET_CODE
 from specanalyze.attribution.analysis import WindowAnalysis
+from specanalyze.attribution.cut_off import cut_off
 from specanalyze.attribution.ranges import PHASE_CODE, Ranges
+from specanalyze.attribution.window_rows import analysed_rows
 from specanalyze.columns import Ints
 from specschema.phases import BUCKETS, CYCLE, PHASE_KEYS
 
@@ -20,8 +22,9 @@ def instance_table(window: WindowAnalysis) -> pl.DataFrame:
 
     Returns:
         One row a recognised range: window, cycle (its own number, else that of the cycle range around it, else counted),
-        phase, start_ns, end_ns, replays (graph launch calls), lost_replays (those without any activity), complete, and
-        one ``<bucket>`` column of ns each. Sums over instances equal the partition's phase totals.
+        phase, start_ns, end_ns, replays (graph launch calls), lost_replays (those without any activity), cut_off (an edge of the
+        window cuts it, see ``cut_off``), complete (neither), and one ``<bucket>`` column of ns each. Sums over instances equal the
+        partition's phase totals.
     """
     ranges, part = window.ranges, window.partition
     count, buckets = len(ranges), len(BUCKETS)
@@ -33,11 +36,18 @@ def instance_table(window: WindowAnalysis) -> pl.DataFrame:
         calling = mine & graph_launch_time(window)
         np.add.at(graph_launch, part.range[calling], (part.end - part.start)[calling])
     replays, lost = _replays(window)
-    return instance_rows(window.window, ranges, sums.reshape(count, buckets), graph_launch, replays, lost)
+    off = cut_off(ranges, analysed_rows(window))
+    return instance_rows(window.window, ranges, sums.reshape(count, buckets), graph_launch, replays, lost, off)
 
 
 def instance_rows(
-    window: int, ranges: Ranges, sums: Ints, graph_launch: Ints, replays: Ints, lost: Ints
+    window: int,
+    ranges: Ranges,
+    sums: Ints,
+    graph_launch: Ints,
+    replays: Ints,
+    lost: Ints,
+    off: NDArray[np.bool_],
 ) -> pl.DataFrame:
     """The table of ``instance_table``.
 
@@ -45,6 +55,7 @@ def instance_rows(
         sums: ns by (range, bucket).
         graph_launch: the part of each range's launch time that graph launches made, ns.
         replays, lost: graph launch calls of each range, and those of them without any activity.
+        off: ranges that an edge of the window cuts.
     """
     count = len(ranges)
     table = pl.DataFrame(
@@ -56,7 +67,8 @@ def instance_rows(
             "end_ns": ranges.end,
             "replays": replays,
             "lost_replays": lost,
-            "complete": lost == 0,
+            "cut_off": off,
+            "complete": (lost == 0) & ~off,
         },
         schema_overrides={"phase": pl.String},
     )

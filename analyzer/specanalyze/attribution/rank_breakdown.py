@@ -82,6 +82,16 @@ class RankBreakdown:
     def total_ns(self, phase: str) -> int:
         return sum(self.buckets_ns.get(phase, {}).values())
 
+    @property
+    def cut_off(self) -> dict[str, int]:
+        """Phase -> instances that an edge of their window cuts off; those of which it does."""
+        table = self.phase_instances
+        if not table.height:
+            return {}
+        counts = table.group_by("phase").agg(pl.col("cut_off").sum().cast(pl.Int64))
+        found = dict(counts.iter_rows())
+        return {phase: found[phase] for phase in PHASE_KEYS if found.get(phase)}
+
     def coverage(self, phase: str) -> dict[str, int]:
         """Graph launches and phase instances, and how many of each have their device records (rule D9)."""
         table = self.phase_instances
@@ -92,7 +102,7 @@ class RankBreakdown:
             "graph_launches": replays,
             "with_gpu_records": replays - lost,
             f"{phase}_ranges": mine.height,
-            f"{phase}_with_gpu_records": mine.filter(pl.col("complete")).height if mine.height else 0,
+            f"{phase}_with_gpu_records": mine.filter(pl.col("lost_replays") == 0).height if mine.height else 0,
         }
 
 
@@ -189,7 +199,9 @@ def summed_breakdown(rank: CompactRank, windows: Sequence[WindowSums], looks: Lo
         sums.present |= rows.present
         sums.graph_launch += part.graph_phase
         tables.append(
-            instance_rows(window.number, window.ranges, part.by_range, part.graph_range, window.replays, window.lost)
+            instance_rows(
+                window.number, window.ranges, part.by_range, part.graph_range, window.replays, window.lost, window.off
+            )
         )
     return _finished(result, sums, tables, tuple(unrecognised))
 

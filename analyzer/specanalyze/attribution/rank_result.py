@@ -13,12 +13,14 @@ from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.compact_nodes import RankNodes
 from specanalyze.attribution.compact_talk import CompactTalk, joined_parts, window_talk
 from specanalyze.attribution.compact_window import Looks, WindowSums, for_talk, joined_window, window_sums
+from specanalyze.attribution.cut_off import cut_off
 from specanalyze.attribution.cycles import rank_cycles
 from specanalyze.attribution.eager_modules import has_module_ranges
 from specanalyze.attribution.ranges import recognised_ranges
 from specanalyze.attribution.rank_breakdown import RankBreakdown, rank_breakdown, summed_breakdown
 from specanalyze.attribution.waits import Communication, communication_of, joined_windows
 from specanalyze.attribution.window_marks import WindowMarks, analysed_marks
+from specanalyze.attribution.window_rows import joined_rows
 from specanalyze.attribution.window_work import WindowWork, analysed_work, joined_work
 from specanalyze.columns import Ints
 from specanalyze.native import timeline
@@ -158,7 +160,8 @@ def _summed(
         rows = rank.events.filter(pl.col("window") == number) if known else rank.events
         window = joined_window(compiled, rank, number, recognised_ranges(rows, phase_map), looks, nodes)
         instants = _instants(cycles, number)
-        sums = window_sums(window, rank.streams, len(rank.looks), instants, stretches=look is not None)
+        off = cut_off(window.ranges, joined_rows(window, looks, nodes))
+        sums = window_sums(window, rank.streams, len(rank.looks), instants, stretches=look is not None, off=off)
         if sums.partition is not None:
             marks.append(WindowMarks(number, window.ranges, window.range_end, instants, sums.partition.before))
         if look is not None:

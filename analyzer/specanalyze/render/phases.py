@@ -49,6 +49,7 @@ def draw(report: PhaseReport, frame: pl.DataFrame, by: str) -> None:
 def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
     views = {view: rows.filter(pl.col("view") == view) for view in ("device", "host", "untraced")}
     counts = {view: int(found["cycles"][0]) for view, found in views.items() if found.height}
+    whole = {view: int(found["whole_cycles"][0]) for view, found in views.items() if found.height}
     main = next((v for v in ("device", "untraced", "host") if views[v].height), None)
     if main is None:
         return
@@ -81,7 +82,10 @@ def _draw_rank(out: Console, key: str, rows: pl.DataFrame) -> None:
         for view, name in (("host", "host view"), ("untraced", "host view,\nuntraced"))
         if view in counts and view != main
     ]
-    said = ", ".join(f"{title[v]}: {counted(n, 'cycle')}" for v, n in counts.items())
+    said = ", ".join(
+        f"{title[v]}: {counted(n, 'cycle')}" + (f" ({whole[v]} whole)" if whole[v] != n else "")
+        for v, n in counts.items()
+    )
     out.print(table("Cycle by phase, ms", columns, cells, caption=said, spare=("p10", "p90")))
 
 
