@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from speccollect.config import WindowSettings
+from speccollect.cycles.phase_codes import CODES
 from speccollect.cycles.ranges import NvtxRanges
 from speccollect.cycles.recording import Recording
 from speccollect.cycles.segment import END, PHASE_COLUMNS, Segment
@@ -75,3 +77,30 @@ def test_accept_lengths_of_a_released_segment_are_late(recording: Recording, kin
         recording.handed[0].release()
     recording.accept(1, [2], [1])
     assert recording.lost.late_accepts == 1
+
+
+def test_a_segment_is_settled_when_every_cycle_that_commits_tokens_has_told_them(recording: Recording) -> None:
+    committing = np.array([CODES["speculative"], CODES["decode"]])
+    segment = recording.segment
+    assert segment is not None
+    assert segment.settled(committing)
+    for mode in ("prefill", "speculative", "decode"):
+        recording.end_cycle(recording.begin_cycle(mode, 1, 3, ["a"], 20), 1)
+    assert not segment.settled(committing)
+    recording.accept(1, [2], [1])
+    assert not segment.settled(committing)
+    recording.accept(2, None, None)
+    assert segment.settled(committing)
+    assert not segment.settled(np.array([CODES["prefill"]]))
+
+
+def test_phases_are_taken_slice_by_slice_and_a_phase_that_is_being_written_is_left_out(recording: Recording) -> None:
+    segment = Segment()
+    assert segment.phases.shape == (0, PHASE_COLUMNS)
+    for count in (8192, 8192 + PHASE_COLUMNS, 3 * 8192 - PHASE_COLUMNS):
+        segment.stamps = list(range(count + 3))
+        assert segment.phases.ravel().tolist() == list(range(count))
+        assert segment.phases.shape == (count // PHASE_COLUMNS, PHASE_COLUMNS)
+        places = segment.stamps
+        segment.release()
+        assert places == [0] * (count + 3)
