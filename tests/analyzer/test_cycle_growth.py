@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -115,8 +116,10 @@ def test_stretches_at_one_place_have_no_slope_between_them() -> None:
         (1000, 1010, 1020, 1030, 1040, 1540, 1530, 1520, 1510, 1500),  # falls later
         (1000, 1500, 2000, 2500, 3000, 100, 200, 300, 400, 500),  # falls in between
         (2000, 1000, 1100, 1200, 1300, 1400, 1500, 1600, 1700, 1800),  # ends lower than it began
+        (1000, 1010, 1020, 600, 500, 2000, 2010, 2020, 2030, 2040),  # rises in both outer thirds
+        (1000, 1010, 1020, 1030, 1040, 2540, 2440, 2020, 2030, 2040),
     ],
-    ids=["first half", "second half", "whole", "ends"],
+    ids=["first half", "second half", "whole", "ends", "first third", "last third"],
 )
 def test_both_halves_the_whole_and_the_ends_have_to_agree(stretches: tuple[int, ...]) -> None:
     up = np.repeat(np.array(stretches, dtype=np.float64), 10)
@@ -185,6 +188,8 @@ def test_a_growth_in_words() -> None:
     assert back.sentence("the step") == (
         "the step shrinks over the recording: 2.00 ms at cycle 10, 1.00 ms at cycle 490 (-2.08 us a cycle)"
     )
+    for kind, slope in (("context", back), ("position", growth)):
+        assert " over the recording: " in replace(slope, kind=kind).sentence("the step")
     assert back.to_json() == {
         "along": "position",
         "first": {"place": 10.0, "cycle_ns": 2_000_000.0},
