@@ -205,6 +205,17 @@ def test_replays_that_differ_are_not_matched() -> None:
     assert waits.unmatched == {"0": 3, "1": 2}
 
 
+def test_ranks_without_collectives_have_none_matched() -> None:
+    rows = [row for row in two_windows() if row["kind"] != "kernel" or row["name"] == GEMM]
+    waits = match([talk_of(0, rows), talk_of(1, rows)])
+    assert waits is not None
+    assert waits.rows.height == 0
+    some = match([talk_of(0, two_windows()), talk_of(1, two_windows())])
+    assert some is not None
+    assert waits.rows.schema == some.rows.schema
+    assert (waits.voided, waits.missing, waits.reasons, waits.unmatched) == (0, [], [], {"0": 0, "1": 0})
+
+
 def test_one_rank_knows_nothing_of_waiting() -> None:
     assert match([talk_of(0, two_windows())]) is None
     assert wait_json(None) is None
@@ -303,6 +314,51 @@ def test_a_group_known_by_name_only_holds_all_ranks() -> None:
     )
     nameless = (10, 50, None, None, 3)
     assert found_by_seq([nameless], [nameless], [])[1] == [("", 3, 2)]
+
+
+def test_a_group_whose_ranks_only_some_kernels_tell_is_one_group() -> None:
+    """Rank 0 tells them once, rank 1 never; rank 2 is not of the group and not missed."""
+    told, silent = ("tp", [0, 1], 0), ("tp", None)
+    found = found_by_seq(
+        [(10, 50, *told), (100, 150, *silent, 1), (200, 250, *silent, 2)],
+        [(20, 50, *silent, 0), (105, 150, *silent, 1), (220, 250, *silent, 2)],
+        [(700, 750, "dp", [2], 0)],
+    )
+    assert found == (
+        [
+            *(("tp", 0, "0", 10, 2, True), ("tp", 0, "1", 0, 2, True)),
+            *(("tp", 1, "0", 5, 2, True), ("tp", 1, "1", 0, 2, True)),
+            *(("tp", 2, "0", 20, 2, True), ("tp", 2, "1", 0, 2, True)),
+        ],
+        [],
+        {"0": 0, "1": 0, "2": 1},
+    )
+
+
+def test_a_name_that_is_told_of_two_groups_says_of_none_which_it_is() -> None:
+    left, right, silent = ("tp", [0, 1], 0), ("tp", [2, 3], 0), ("tp", None, 0)
+    found = found_by_seq([(10, 50, *left)], [(20, 50, *left)], [(30, 60, *right)], [(35, 60, *silent)])
+    assert [row[2] for row in found[0]] == ["0", "1"]
+    assert found[2] == {"0": 0, "1": 0, "2": 1, "3": 1}
+    # A group of another name, or without one, is no other membership.
+    pair = ("ep", [2, 3], 5)
+    found = found_by_seq(
+        [(10, 50, *left), (100, 150, None, [0, 9], 3)],
+        [(20, 50, *silent)],
+        [(30, 60, *pair)],
+        [(35, 60, "ep", None, 5)],
+    )
+    assert [row[:3] for row in found[0]] == [("tp", 0, "0"), ("tp", 0, "1"), ("ep", 5, "2"), ("ep", 5, "3")]
+    assert [row[4:] for row in found[0]] == [(2, True)] * 4
+    assert found[2]["0"] == 1
+
+
+def test_the_last_number_that_a_rank_tells_twice_is_not_matched() -> None:
+    good, twice = ("tp", [0, 1], 1), ("tp", [0, 1], 9)
+    ranks = [(10, 50, *good), (100, 150, *twice), (200, 250, *twice)]
+    found = found_by_seq(ranks, ranks)
+    assert [row[1] for row in found[0]] == [1, 1]
+    assert found[2] == {"0": 2, "1": 2}
 
 
 def test_what_one_rank_alone_tells_or_tells_twice_is_not_matched() -> None:
@@ -407,6 +463,26 @@ def test_kernels_that_do_not_all_tell_their_group_are_counted_together() -> None
     one, other = grouped([("tp", [0, 1]), ("dp", None)]), grouped([("dp", None), ("tp", [0, 1])])
     positions = [(0, 0, "0"), (0, 0, "1"), (0, 1, "0"), (0, 1, "1")]
     assert [row[1:4] for row in found_by_replay(one, other)[0]] == positions
+
+
+def test_kernels_of_a_group_are_counted_by_their_starts_whatever_their_order_in_the_file() -> None:
+    """Forty in a replay; rank 1 comes to each a little later, and its rows are turned round."""
+
+    def rank(late: int) -> list[dict[str, Any]]:
+        kernels = [
+            traces.kernel(ALLREDUCE, 100 * n + late * n, 100 * n + 90, 1, group="tp", group_ranks=[0, 1])
+            for n in range(40)
+        ]
+        return [
+            traces.phase("spec.verify", 0, 10_000),
+            traces.launch("cudaGraphLaunch", 0, 1),
+            *(kernels if not late else kernels[::-1]),
+        ]
+
+    waits = match([talk_of(0, rank(0)), talk_of(1, rank(1))])
+    assert waits is not None
+    found = waits.collectives.select("position", "rank", "dur_ns", "wait_ns", "voided").rows()
+    assert found == [row for n in range(40) for row in ((n, "0", 90, n, False), (n, "1", 90 - n, 0, False))]
 
 
 def test_a_phase_that_differs_leaves_the_phases_behind_it_matched() -> None:
