@@ -201,6 +201,9 @@ def test_the_limit_of_expansion_can_be_lifted(tmp_path: Path) -> None:
     [
         ({"baseTimeNanoseconds": 2**63}, "baseTimeNanoseconds 9223372036854775808 is no time"),
         ({"baseTimeNanoseconds": -5}, "baseTimeNanoseconds -5 is no time"),
+        ({"baseTimeNanoseconds": "soon"}, "baseTimeNanoseconds soon is no time"),
+        ({"baseTimeNanoseconds": 1.5}, "baseTimeNanoseconds 1.5 is no time"),
+        ({"baseTimeNanoseconds": 1e300}, "baseTimeNanoseconds 1e+300 is no time"),
         ({"distributedInfo": {"rank": 2**40}}, "names no rank|rank 0"),
         ({"distributedInfo": []}, ""),
         ({"deviceProperties": 7}, ""),

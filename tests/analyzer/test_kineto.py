@@ -244,6 +244,15 @@ def test_identity(file: str, rank: int | None, host: str | None, world_size: int
     assert (found.rank, found.host, found.world_size, found.base_ns) == (rank, host, world_size, base_ns)
 
 
+@pytest.mark.parametrize(
+    "said", ["1777000000000000123", '"1777000000000000123"', "1777000000000000123.0", "1.777000000000000123e18"]
+)
+def test_time_base_however_it_was_rewritten(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text(f'{{"baseTimeNanoseconds": {said}, "traceEvents": []}}')
+    assert identify(path).file.base_ns == 1777000000000000123
+
+
 def test_files_without_device_rows() -> None:
     assert not has_device_rows(CASES / "27-cpu-only-trace/trace.json")
     assert has_device_rows(CASES / "28-annotation-overhead-sync-rows/trace.json")

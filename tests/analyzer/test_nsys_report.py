@@ -379,6 +379,20 @@ def nothing(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def no_names(path: Path) -> None:
+    sqlite_export(path, {key: rows for key, rows in ONE_VERIFY.items() if key != "StringIds"})
+
+
+def test_names_that_are_not_among_the_strings_are_told(tmp_path: Path) -> None:
+    no_names(tmp_path / "none.sqlite")
+    trace, (rank,) = opened(tmp_path / "none.sqlite", salvage=True)
+    nameless = rank.events["name"].cast(pl.String).is_in(["unnamed kernel", "unnamed call"]).sum()
+    assert nameless == rank.events["kind"].cast(pl.String).is_in(["kernel", "launch"]).sum() > 0
+    assert any(
+        f"{nameless} rows of kernels and calls whose names are not in StringIds" in line for line in trace.warnings
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -389,7 +403,8 @@ def nothing(path: Path) -> None:
         (no_end, "has no column end"),
         (cut, "is damaged"),
         (only_host_rows, "no GPU activity"),
-        (nothing, "no export of Nsight Systems: it holds no table"),
+        (nothing, "is empty: the export ended early"),
+        (no_names, "has no table StringIds, so the names of its kernels and calls are unknown"),
     ],
 )
 def test_refusals_are_one_line_that_names_the_file(tmp_path: Path, make: Any, words: str) -> None:

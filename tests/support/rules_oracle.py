@@ -376,7 +376,7 @@ def read_kineto(path: Path, bucket_of: Callable[[str, str | None], str]) -> Rank
     document = json.loads(text_of(path), parse_float=Decimal)
     events = document if isinstance(document, list) else document["traceEvents"]
     info = {} if isinstance(document, list) else document
-    base = int(info.get("baseTimeNanoseconds", 0))
+    base = int(Decimal(info.get("baseTimeNanoseconds", 0)))
     ranges, calls, activities, invalid = [], [], [], 0
     for order, event in enumerate(events):
         category, args = event.get("cat"), event.get("args") or {}

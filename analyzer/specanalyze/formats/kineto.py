@@ -7,6 +7,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -40,6 +41,8 @@ _NOT_SUMMED: Final = ("grid", "block", "bytes")
 _IDS: Final = ("graph_id", "node")
 """Arguments that they need with a node map only."""
 _ONE_WINDOW: Final = {"window": 0}
+_LONGEST_NUMBER: Final = 30
+"""Digits; nanoseconds since 1970 have 19."""
 _STREAMED_ROWS: Final = 1 << 16
 _SCANNED_BYTES: Final = 1 << 20
 """Text scanned at once: small enough to stay in the processor's cache from reading to scanning."""
@@ -322,7 +325,20 @@ def _base_ns(metadata: Mapping[str, Any], name: str) -> int:
     Raises:
         TraceError: no clock gives it.
     """
-    base = _integer(metadata.get("baseTimeNanoseconds")) or 0
-    if not 0 <= base <= LATEST_NS:
-        raise TraceError(f"{name}: baseTimeNanoseconds {str(base)[:30]} is no time: the file is damaged")
+    said = metadata.get("baseTimeNanoseconds")
+    base = 0 if said is None else _whole(said)
+    if base is None or not 0 <= base <= LATEST_NS:
+        raise TraceError(f"{name}: baseTimeNanoseconds {str(said)[:30]} is no time: the file is damaged")
     return base
+
+
+def _whole(value: object) -> int | None:
+    """An integer, also one that was rewritten with a decimal point or an exponent; None for anything else."""
+    number = _integer(value)
+    if number is not None or not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
+        return number
+    with contextlib.suppress(ArithmeticError, ValueError):
+        exact = Decimal(value)
+        if abs(exact.adjusted()) <= _LONGEST_NUMBER and exact == exact.to_integral_value():
+            return int(exact)
+    return None

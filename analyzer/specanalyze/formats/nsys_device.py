@@ -35,6 +35,9 @@ _COPY_KINDS: Final = {
 }
 """CUpti_ActivityMemcpyKind, and what Nsight Systems adds for unified memory (ENUM_CUDA_MEMCPY_OPER)."""
 
+UNNAMED: Final = ("unnamed kernel", "unnamed call")
+"""Names of what the export's strings do not name."""
+
 _TIMES: Final = ("start", "end", "globalPid", "correlationId")
 _PLACE: Final = ("deviceId", "streamId", "graphNodeId", "graphId")
 _GRID: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -70,7 +73,7 @@ def device_work(tables: nsys.Tables, strings: pl.DataFrame, process: int) -> Dev
     kernels = named(named(kernels, "demangledName", strings, "long"), "shortName", strings, "short")
     kernels = kernels.select(
         pl.lit("kernel").alias("kind"),
-        pl.coalesce(_nonempty("long"), _nonempty("short"), pl.lit("unnamed kernel")).alias("name"),
+        pl.coalesce(_nonempty("long"), _nonempty("short"), pl.lit(UNNAMED[0])).alias("name"),
         *_common(),
         _dimensions("grid", *_GRID[:3]),
         _dimensions("block", *_GRID[3:]),
@@ -108,7 +111,7 @@ def launches(tables: nsys.Tables, strings: pl.DataFrame, process: int, correlati
     calls = tables.read(nsys.RUNTIME, ["start", "end", "globalTid", "correlationId", "nameId", "name"], process)
     calls = calls.rename({"name": "own"})  # schema 2.9 had the name itself beside its id
     calls = named(calls, "nameId", strings, "text").filter(pl.col("correlationId").is_not_null())
-    name = pl.coalesce(_nonempty("text"), _nonempty("own"), pl.lit("unnamed call")).str.replace(_VERSION, "")
+    name = pl.coalesce(_nonempty("text"), _nonempty("own"), pl.lit(UNNAMED[1])).str.replace(_VERSION, "")
     known = pl.DataFrame(
         {"correlationId": correlations.unique(), "has_work": True},
         schema={"correlationId": pl.Int64, "has_work": pl.Boolean},

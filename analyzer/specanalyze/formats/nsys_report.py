@@ -17,7 +17,7 @@ import polars as pl
 
 from specanalyze.formats import nsys_tables as nsys
 from specanalyze.formats.event_frame import count_kinds, table
-from specanalyze.formats.nsys_device import device_work, launches, texts
+from specanalyze.formats.nsys_device import UNNAMED, device_work, launches, texts
 from specanalyze.formats.nsys_inputs import is_sqlite
 from specanalyze.formats.nsys_install import MISSING, find
 from specanalyze.formats.nsys_parquet import ParquetTables
@@ -99,6 +99,8 @@ def open_report(
     sessions: list[Session] = []
     for path in paths:
         tables = _opened(path, salvage=salvage, rows_read=done.add)
+        if not salvage:
+            _refuse_nameless(tables)
         facts.append(_facts(tables, warnings))
         processes = _processes(tables, path, device, warnings)
         if len(paths) > 1:
@@ -151,6 +153,20 @@ def _opened(path: Path, *, salvage: bool, rows_read: nsys.RowsRead) -> nsys.Tabl
         raise
     weakref.finalize(tables, shutil.rmtree, folder, ignore_errors=True)
     return tables
+
+
+def _refuse_nameless(tables: nsys.Tables) -> None:
+    """Names are numbers into a table of texts; without it no class, no replay and no phase of a registered name is known.
+
+    Raises:
+        TraceError: the table is not there.
+    """
+    calls = tables.columns(nsys.RUNTIME)
+    if not tables.columns(nsys.STRINGS) and (tables.columns(nsys.KERNEL) or (calls and "name" not in calls)):
+        raise TraceError(
+            f"{tables.name} has no table {nsys.STRINGS}, so the names of its kernels and calls are unknown: this is no whole export of "
+            "Nsight Systems; --salvage reads it all the same"
+        )
 
 
 def _first(tables: nsys.Tables, table_name: str, column: str) -> int | None:
@@ -253,6 +269,12 @@ def _read(process: _Process, key: str, warnings: list[str], *, device: str | Non
         said.append(
             f"rank {key}: {counted(work.whole_replays, 'graph replay')} {were(work.whole_replays)} recorded as a whole, without kernels: shown as graph_unresolved, "
             "and no class of kernel is known in them; record with nsys profile --cuda-graph-trace=node for a breakdown"
+        )
+    nameless = events["name"].cast(pl.String).is_in(UNNAMED).sum()
+    if nameless:
+        said.append(
+            f"rank {key}: {counted(nameless, 'row')} of kernels and calls whose names are not in {nsys.STRINGS} of {tables.name}: of no class, "
+            "and of no replay"
         )
     if ranges.open:
         said.append(

@@ -48,6 +48,8 @@ class SqliteTables:
         self.rows_read = rows_read
         self._salvage = salvage
         self._counts: dict[str, Mapping[int, int]] = {}
+        if not path.stat().st_size:
+            raise TraceError(f"{self.name} is empty: the export ended early, or was not copied; make it again")
         known = self._tables
         if not known.keys() & {*nsys.EVENT_TABLES, *nsys.META}:
             found = ", ".join(sorted(known)[:6]) or "no table"
