@@ -270,7 +270,7 @@ def _read(process: _Process, key: str, warnings: list[str], *, device: str | Non
             f"rank {key}: {counted(work.whole_replays, 'graph replay')} {were(work.whole_replays)} recorded as a whole, without kernels: shown as graph_unresolved, "
             "and no class of kernel is known in them; record with nsys profile --cuda-graph-trace=node for a breakdown"
         )
-    nameless = events["name"].cast(pl.String).is_in(UNNAMED).sum()
+    nameless = int(events["name"].cast(pl.String).is_in(UNNAMED).sum())
     if nameless:
         said.append(
             f"rank {key}: {counted(nameless, 'row')} of kernels and calls whose names are not in {nsys.STRINGS} of {tables.name}: of no class, "
