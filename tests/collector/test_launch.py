@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from speccollect import plugin
-from speccollect.control.status import RankStatus, host_hash, write_status
+from speccollect.control.process import host_hash
+from speccollect.control.status import RankStatus, write_status
 from speccollect.control.word import prepare_folder
 from speccollect.launch import BOOTSTRAP, nsys_command, server_environment
 from specschema.errors import UsageError

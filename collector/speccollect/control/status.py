@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import hashlib
 import json
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from speccollect.control.process import runs
 
 STATES: Final = ("idle", "armed", "recording", "writing", "done", "failed")
 """idle: nothing asked; armed: phases; recording: inside a window; writing: disarmed, files not yet closed;
@@ -44,6 +44,10 @@ class RankStatus:
     lost: int = 0
     """Events and rows dropped because a buffer was full."""
     message: str | None = None
+    started: int | None = None
+    """When the process began (``process.started_ticks``): its number may be another's by now."""
+    namespace: str | None = None
+    """What its number counts in (``process.pid_namespace``)."""
     preparing: bool = False
     """The writer thread is at what it does once after arming: it takes the interpreter from the server meanwhile."""
 
@@ -87,7 +91,8 @@ def read_status(path: Path) -> RankStatus | None:
     texts = (status.host, status.state, status.message or "")
     sound = all(type(n) is int for n in counts) and all(isinstance(text, str) for text in texts) and status.pid > 0
     sound = sound and type(status.preparing) is bool
-    return status if sound and (status.world_size is None or type(status.world_size) is int) else None
+    sound = sound and all(number is None or type(number) is int for number in (status.world_size, status.started))
+    return status if sound and (status.namespace is None or isinstance(status.namespace, str)) else None
 
 
 def read_statuses(folder: Path) -> list[RankStatus]:
@@ -120,19 +125,6 @@ def nobody(folder: Path) -> str | None:
     )
 
 
-def host_hash() -> str:
-    """The host's name as traces show it: enough to tell hosts apart, not to name them."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
-
-
 def alive(status: RankStatus) -> bool | None:
-    """Whether the rank's process still runs; None when it lives on another host (or in another container)."""
-    if status.host != host_hash():
-        return None
-    try:
-        os.kill(status.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Whether the rank's process still runs; None when it lives on another host or in another container."""
+    return runs(status.pid, status.host, status.started, status.namespace)

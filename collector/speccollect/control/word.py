@@ -146,8 +146,12 @@ def _prepare(folder: Path) -> Path:
     status = folder.stat()
     if status.st_uid != os.getuid():
         raise TraceError(f"{folder} belongs to user {status.st_uid}: name a folder of your own with SPECANALYZE_DIR")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
-        raise TraceError(f"{folder} can be written by other users: chmod 700 {folder}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # /tmp itself, in a container whose user is root, too: others could put a link there where a file of ours goes
+        instead = (
+            f"name a folder in it: {folder / 'specanalyze'}" if status.st_mode & stat.S_ISVTX else f"chmod 700 {folder}"
+        )
+        raise TraceError(f"{folder} can be written by other users: {instead}")
     path = folder / "control"
     if not path.exists():
         command = Command(generation=0, armed=False, recording=0, windows=WindowSettings())
@@ -197,8 +201,15 @@ class ControlReader:
         return unpack(content, str(self.path))
 
     def removed(self) -> bool:
-        """Whether the file has lost its name: commands go to another file by now, or to none."""
-        return os.fstat(self._descriptor).st_nlink == 0
+        """Whether the file has lost its name, or its folder has: commands go to another file by now, or to none."""
+        own = os.fstat(self._descriptor)
+        try:
+            named = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # one that can't be looked at may still be there
+            return own.st_nlink == 0
+        return (named.st_dev, named.st_ino) != (own.st_dev, own.st_ino)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from speccollect.control.status import host_hash
+from speccollect.control.process import host_hash
 from speccollect.environment.gpu_facts import gpu_facts
 from speccollect.environment.secrets_filter import clean_arguments, clean_mapping
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import util as multiprocessing_util
@@ -15,11 +13,12 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from speccollect.control.status import RankStatus, alive, read_status, status_path, write_status
-from speccollect.control.word import Command, ControlReader, recording_folder
+from speccollect.control.status import RankStatus, write_status
+from speccollect.control.word import Command, ControlReader
 from speccollect.cycles.ranges import NvtxRanges
 from speccollect.cycles.recording import Recording
-from speccollect.rank.identity import Identity, find_identity, thread_id
+from speccollect.rank.claim import claim, other_process
+from speccollect.rank.identity import find_identity, thread_id
 from speccollect.rank.preload import WAIT_SECONDS, Preload
 from speccollect.rank.writer import Writer
 from speccollect.windows.window import open_windows
@@ -39,7 +38,7 @@ LOOK_AROUND: Final = 1023
 NEVER: Final = bytes(4)
 """Generation of a control file through which no command has been given."""
 
-REMOVED: Final = "the folder was removed while it was recorded: what had been written there is gone"
+REMOVED: Final = "the folder was removed or moved while it was recorded: what had been written went with it"
 
 
 class Arming:
@@ -64,6 +63,8 @@ class Arming:
         self._refused = False
         self._speaking = threading.Lock()
         self._preload = Preload()
+        self._closes_at_exit = False
+        self._at_exit: multiprocessing_util.Finalize | None = None
         self._transition = threading.Lock()
         self._nodes: dict[int, pa.Table] = {}
         self._node_count = 0
@@ -126,9 +127,11 @@ class Arming:
     def _attach(self, folder: Path) -> ControlReader:
         self._reader = ControlReader(folder)
         if not self._preload.is_alive() and self._preload.ident is None:
-            atexit.register(self.close)
+            if not self._closes_at_exit:
+                self._closes_at_exit = True  # for good: what is taken off keeps its place in atexit's list
+                atexit.register(self.close)
             # children of multiprocessing leave without running atexit
-            multiprocessing_util.Finalize(None, self.close, exitpriority=10)
+            self._at_exit = multiprocessing_util.Finalize(None, self.close, exitpriority=10)
             self._preload.start()
         self._tell("idle")
         return self._reader
@@ -168,7 +171,7 @@ class Arming:
     def _arm(self, command: Command) -> None:
         assert self._folder is not None
         identity = find_identity(self._rank, self._coordinates)
-        self._claim(identity, command.recording)
+        claim(self._folder, identity, command.recording)
         self._preload.join(WAIT_SECONDS)
         recording = Recording(command.recording, command.windows, NvtxRanges(), thread_id())
         writer = Writer(
@@ -184,32 +187,6 @@ class Arming:
         self._writers.append(writer)
         self._recording = recording
         self.armed = True
-
-    def _claim(self, identity: Identity, number: int) -> None:
-        """One rank of one recording is one process: a second one would replace the first one's finished files.
-
-        Raises:
-            TraceError: another process has it, or had it and is gone (a worker that was started again).
-        """
-        assert self._folder is not None
-        files = recording_folder(self._folder, number)
-        files.mkdir(mode=0o700, exist_ok=True)
-        path = files / f"rank{identity.rank:05d}.process.json"
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            other = self._other_process(identity)
-            if other is not None and other.recording == number:
-                raise TraceError(
-                    f"rank {identity.rank} is already recorded by process {other.pid} in {self._folder}: "
-                    "give each replica a folder of its own (SPECANALYZE_DIR)"
-                ) from None
-            raise TraceError(
-                f"rank {identity.rank} was started again during recording {number}: what its first process finished "
-                "is kept; disarm and arm again to record this one"
-            ) from None
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"pid": identity.pid, "host": identity.host}, file)
 
     def _disarm(self, message: str | None, *, failed: bool = False) -> None:
         recording = self._recording
@@ -253,29 +230,13 @@ class Arming:
         if orphan is not None and orphan.windows is not None:
             orphan.windows.drop()
 
-    def _other_process(self, identity: Identity) -> RankStatus | None:
-        """Another living process of this host that announced itself with our rank."""
-        assert self._folder is not None
-        other = read_status(status_path(self._folder, identity.rank))
-        if other is None or other.pid == identity.pid or other.host != identity.host or not alive(other):
-            return None
-        return other
-
     def _tell(self, state: str, message: str | None = None, recording: int = 0) -> None:
         if self._folder is None:
             return
         identity = find_identity(self._rank, self._coordinates)
-        if self._other_process(identity) is not None:
+        if other_process(self._folder, identity) is not None:
             return
-        status = RankStatus(
-            rank=identity.rank,
-            pid=identity.pid,
-            host=identity.host,
-            state=state,
-            recording=recording,
-            world_size=identity.world_size,
-            message=message,
-        )
+        status = identity.status(state, recording, message)
         with self._speaking:
             self._refused |= recording > 0  # what became of an older recording must not replace this
             write_status(self._folder, status)
@@ -359,15 +320,26 @@ class Arming:
             self.poll()
 
     def attach_to(self, folder: Path | None) -> None:
-        """Finish what runs and listen to another folder's control word from now on; None switches off."""
+        """Finish what runs and listen to another folder's control word from now on; None switches off.
+
+        What the engine told of this process stays: it tells it once, when it starts.
+        """
         self.close()
+        rank, coordinates, server = self._rank, self._coordinates, self._server
         self._clear(folder)
+        self._rank, self._coordinates, self._server = rank, coordinates, server
 
     def start_over(self) -> None:
-        """Forget the parent's state after a fork: its files, its writer thread and its status are not ours."""
+        """Forget the parent's state after a fork: its files, its writer thread, its status and its rank are not ours."""
+        recording = self._recording
+        with contextlib.suppress(Exception):  # raised here, it would be told of, and nothing else
+            if recording is not None and recording.windows is not None:
+                recording.windows.forget()
         self._clear(self._folder)
 
     def _clear(self, folder: Path | None) -> None:
-        nodes, count = self._nodes, self._node_count
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+        nodes, count, closes = self._nodes, self._node_count, self._closes_at_exit
         self.__init__(folder)  # type: ignore[misc]  # hooks hold this very object
-        self._nodes, self._node_count = nodes, count
+        self._nodes, self._node_count, self._closes_at_exit = nodes, count, closes

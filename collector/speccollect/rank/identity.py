@@ -8,7 +8,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from speccollect.control.status import host_hash
+from speccollect.control.process import host_hash, own_start
+from speccollect.control.status import RankStatus
 
 
 @dataclass
@@ -21,6 +22,21 @@ class Identity:
     host: str
     coordinates: dict[str, int] = field(default_factory=dict)
     """tensor, pipeline, data, expert: coordinates where the engine told them."""
+
+    def status(self, state: str, recording: int = 0, message: str | None = None) -> RankStatus:
+        """What the rank says of itself."""
+        started, namespace = own_start(self.pid)
+        return RankStatus(
+            rank=self.rank,
+            pid=self.pid,
+            host=self.host,
+            state=state,
+            recording=recording,
+            world_size=self.world_size,
+            message=message,
+            started=started,
+            namespace=namespace,
+        )
 
     def section(self) -> dict[str, Any]:
         """One entry of the metadata section ``ranks``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from speccollect import __version__
-from speccollect.control.status import RankStatus
 from speccollect.control.word import recording_folder
 from speccollect.cupti.profiler import preload
 from speccollect.cycles.recording import Recording
@@ -299,23 +297,12 @@ class Writer(threading.Thread):
         recording = self._recording
         messages = [self._message] if self._message else []
         messages.extend(recording.messages)
+        status = self._identity.status(state, recording.number, "; ".join(messages) or None)
+        status.cycles = recording.next_cycle
+        status.windows = self._windows
+        status.lost = sum(self._lost().values())
+        status.preparing = self._preparing and state == "armed"
         try:
-            self._recorder.report(
-                self,
-                self._folder,
-                RankStatus(
-                    rank=self._identity.rank,
-                    pid=os.getpid(),
-                    host=self._identity.host,
-                    state=state,
-                    recording=recording.number,
-                    world_size=self._identity.world_size,
-                    cycles=recording.next_cycle,
-                    windows=self._windows,
-                    lost=sum(self._lost().values()),
-                    message="; ".join(messages) or None,
-                    preparing=self._preparing and state == "armed",
-                ),
-            )
+            self._recorder.report(self, self._folder, status)
         except OSError as error:
             logger.warning("the status of rank %d could not be written: %s", self._identity.rank, error)

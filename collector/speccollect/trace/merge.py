@@ -73,19 +73,37 @@ def _parts(folder: Path, problems: list[str]) -> list[Part]:
     return sorted(parts, key=lambda p: (p.rank, order[p.kind], p.number))
 
 
-def _missing(ranks: list[int], statuses: list[RankStatus], expected: int | None, problems: list[str]) -> list[int]:
-    """Ranks that should have written files and did not; each is named."""
-    world = max([s.world_size or 0 for s in statuses] + [expected or 0])
-    said = {s.rank: s for s in statuses}
-    missing = sorted((set(range(world)) | set(said)) - set(ranks))
+def _missing(parts: list[Part], statuses: list[RankStatus], expected: int | None, problems: list[str]) -> list[int]:
+    """Ranks that should have written files and did not; each is named.
+
+    The folder may be an older server's, too: what a rank said that is gone, and took no part, does not count.
+    """
+    number = parts[0].sections.get("recording", {}).get("id")
+    here = [s for s in statuses if s.recording == number or alive(s) is not False]
+    sizes = {part.rank: size for part in parts if (size := _world_size(part)) is not None}
+    world = max([0, expected or 0, *sizes.values(), *(s.world_size or 0 for s in here)])
+    if len(set(sizes.values())) > 1:
+        said = ", ".join(f"rank {rank} says {size}" for rank, size in sorted(sizes.items()))
+        problems.append(
+            f"the ranks don't agree how many they are ({said}): do two servers share the folder? Their cycles are not the same"
+        )
+    told = {s.rank: s for s in statuses}
+    missing = sorted((set(range(world)) | {s.rank for s in here}) - {part.rank for part in parts})
     for rank in missing:
-        status = said.get(rank)
+        status = told.get(rank)
         if status is None:
             problems.append(f"rank {rank} of {world} never announced itself: it is missing")
         else:
             why = f" ({status.message})" if status.message else ""
             problems.append(f"rank {rank} (process {status.pid}, {status.state}){why} left no file: it is missing")
     return missing
+
+
+def _world_size(part: Part) -> int | None:
+    """Ranks of the server that left a file; None where it has no process group."""
+    told = part.sections.get("ranks") or [{}]
+    size = told[0].get("world_size")
+    return size if isinstance(size, int) else None
 
 
 def _environment(parts: list[Part]) -> dict[str, Any]:
@@ -194,7 +212,7 @@ def merge(
         details = "; ".join([*problems, *(f"rank {s.rank}: {s.message}" for s in statuses if s.message)])
         raise TraceError(f"no rank has written a file in {source}: {details or 'no process of the server took part'}")
     ranks = sorted({part.rank for part in parts})
-    missing = _missing(ranks, statuses, expected_ranks, problems)
+    missing = _missing(parts, statuses, expected_ranks, problems)
     totals = all_totals(
         {rank: rank_totals(_facts([p for p in parts if p.rank == rank], problems), completion_tokens) for rank in ranks}
     )

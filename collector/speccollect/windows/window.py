@@ -362,6 +362,11 @@ class Windows:
         if isinstance(left, RawRecords):
             left.settle()  # before whoever comes next takes CUPTI
 
+    def forget(self) -> None:
+        """In a forked child: the profiler is the parent's, and must not be stopped here; what was wrapped for it comes back."""
+        if self.attached:
+            self._detach()
+
     def _detach(self) -> None:
         self._guard.close()
         if self._replays is not None:

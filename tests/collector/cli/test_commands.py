@@ -13,7 +13,8 @@ import pytest
 
 from speccollect import __main__ as command_line
 from speccollect.config import PHASES_ONLY
-from speccollect.control.status import RankStatus, host_hash, read_statuses, unreadable, write_status
+from speccollect.control.process import host_hash
+from speccollect.control.status import RankStatus, read_statuses, unreadable, write_status
 from speccollect.control.word import arm, prepare_folder, read_command
 from speccollect.trace.output_path import refuse_output
 from specschema.errors import UsageError

@@ -92,6 +92,13 @@ def test_folder_others_may_write_in_is_refused(tmp_path: Path) -> None:
         word.prepare_folder(tmp_path)
 
 
+def test_a_folder_that_everybody_makes_files_in_is_refused(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o1777)  # /tmp, in a container whose user is root
+    with pytest.raises(TraceError, match=f"name a folder in it: {tmp_path}/specanalyze"):
+        word.prepare_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_folder_says_how_to_start_the_server(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="SPECANALYZE_DIR="):
         word.read_command(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ from speccollect.config import PHASES_ONLY
 from speccollect.control import word
 from speccollect.control.status import read_statuses
 from speccollect.cycles import recording, segment
+from speccollect.rank.arming import LOOK_AROUND
 from speccollect.rank.recorder import Recorder
 from speccollect.trace.merge import merge
+from specschema import metadata
 from specschema.events import EVENT_SCHEMA
 
 
@@ -360,6 +364,84 @@ os.waitpid(pid, 0)
     table = pq.read_table(output)
     found = {(r["rank"], r["request_ids"][0]) for r in rows(table, "cycle", "rank", "request_ids")}
     assert found == {(0, "child"), (1, "parent")}
+
+
+FORKED_IN_A_WINDOW = """
+import os, sys
+from pathlib import Path
+import torch
+from torch.autograd import profiler
+from speccollect.control import word
+from speccollect.config import WindowSettings
+from speccollect.rank.recorder import get_recorder
+torch.set_num_threads(1)
+originals = (profiler._prepare_profiler, profiler._enable_profiler)
+folder = Path(os.environ["SPECANALYZE_DIR"])
+recorder = get_recorder()
+word.arm(folder, WindowSettings(skip=1, warmup=1, record=6, repeat=1))
+def cycles(count):
+    for _ in range(count):
+        cycle = recorder.begin_cycle("decode", 1, 0, ["a"])
+        torch.ones(4).add(1)
+        recorder.end_cycle(cycle)
+        recorder.accept(cycle, [1], None)
+cycles(4)
+assert recorder._recording.window == 0
+assert (profiler._prepare_profiler, profiler._enable_profiler) != originals
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if (profiler._prepare_profiler, profiler._enable_profiler) == originals else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+cycles(8)
+word.disarm(folder)
+recorder.poll()
+recorder.close()
+"""
+
+
+def test_a_child_forked_in_a_window_keeps_nothing_of_it_and_the_window_goes_on(tmp_path: Path) -> None:
+    environment = {"SPECANALYZE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED_IN_A_WINDOW], check=True, env=environment, timeout=120)
+    merged = merge(tmp_path, tmp_path / "trace.parquet")
+    assert merged.problems == []
+    (window,) = merged.recording["windows"]
+    assert (window["cycles"], window["cut"]) == (6, None)
+
+
+def test_turning_to_other_folders_leaves_nothing_behind_at_exit(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "first")
+    recorder.poll()
+    before = (atexit._ncallbacks(), len(util._finalizer_registry))  # type: ignore[attr-defined]
+    for turn in range(3):
+        recorder.attach_to(tmp_path / str(turn))
+        recorder.poll()
+    assert (atexit._ncallbacks(), len(util._finalizer_registry)) == before  # type: ignore[attr-defined]
+    recorder.attach_to(None)
+    assert (atexit._ncallbacks(), len(util._finalizer_registry)) == (before[0], before[1] - 1)  # type: ignore[attr-defined]
+
+
+def test_what_an_engine_told_once_holds_in_every_folder(tmp_path: Path) -> None:
+    recorder = Recorder(None)
+    recorder.identify(rank=3, coordinates={"tensor": 3}, server="bench", server_args={"steps": 2})
+    for name in ("first", "second"):
+        recorder.attach_to(tmp_path / name)
+        word.arm(tmp_path / name, PHASES_ONLY)
+        recorder.end_cycle(recorder.begin_cycle("decode", 1, 0, ["a"]))
+        told = metadata.decode(finish(recorder).schema.metadata, name)
+        assert (told["environment"]["server"], told["environment"]["server_args"]) == ("bench", {"steps": 2})
+        assert (told["ranks"][0]["rank"], told["ranks"][0]["tensor"]) == (3, 3)
+
+
+def test_a_folder_that_was_moved_is_left_for_the_one_that_has_its_name(recorder: Recorder) -> None:
+    folder = recorder.folder
+    assert folder is not None
+    recorder.poll()
+    folder.rename(folder.with_name("moved"))
+    for _ in range(LOOK_AROUND + 1):
+        recorder.poll()
+    word.arm(folder, PHASES_ONLY)
+    recorder.end_cycle(recorder.begin_cycle("decode", 1, 0, ["a"]))
+    assert len(rows(finish(recorder), "cycle", "cycle")) == 1
 
 
 def test_server_process_imports_neither_typer_nor_rich_nor_polars_nor_torch(tmp_path: Path) -> None:

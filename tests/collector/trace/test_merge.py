@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -17,8 +18,9 @@ import pytest
 
 from speccollect.config import PHASES_ONLY, WindowSettings
 from speccollect.control import word
-from speccollect.control.status import read_statuses
+from speccollect.control.status import read_statuses, write_status
 from speccollect.control.wait import wait_for_ranks
+from speccollect.rank.identity import find_identity
 from speccollect.trace.merge import merge
 from specschema.errors import TraceError, UsageError
 
@@ -121,6 +123,34 @@ def test_missing_rank_is_named_and_the_rest_kept(recorded: Path) -> None:
     assert merged.recording["missing_ranks"] == [1, 2]
     assert merged.problems[0].startswith("rank 1 (process ")
     assert merged.problems[1] == "rank 2 of 3 never announced itself: it is missing"
+
+
+def test_ranks_of_a_server_that_was_there_before_are_not_missing(recorded: Path) -> None:
+    """A server of eight ranks has ended; one of two uses its folder."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for rank, number in ((5, 0), (7, 1000)):
+        status = find_identity(rank).status("idle", number)
+        write_status(recorded, dataclasses.replace(status, pid=ended.pid, world_size=8))
+    merged = merge(recorded, recorded / "trace.parquet")
+    assert (merged.recording["missing_ranks"], merged.problems) == ([], [])
+
+
+def test_ranks_of_two_servers_are_told_apart(tmp_path: Path) -> None:
+    word.arm(tmp_path, PHASES_ONLY)
+    (tmp_path / "go").touch()
+    processes = [start(tmp_path, rank, 3, world=world) for rank, world in ((0, 1), (1, 2))]
+    deadline = time.monotonic() + 60
+    while [s.cycles for s in read_statuses(tmp_path)] != [3, 3] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    wait_for_ranks(tmp_path, word.disarm(tmp_path).recording, 30)
+    (tmp_path / "go").unlink()
+    assert [p.wait(30) for p in processes] == [0, 0]
+    merged = merge(tmp_path, tmp_path / "trace.parquet")
+    assert merged.problems == [
+        "the ranks don't agree how many they are (rank 0 says 1, rank 1 says 2): do two servers share the folder? "
+        "Their cycles are not the same"
+    ]
 
 
 @pytest.mark.parametrize("damage", ["cut", "noise", "empty"])
