@@ -361,6 +361,16 @@ def test_the_last_number_that_a_rank_tells_twice_is_not_matched() -> None:
     assert found[2] == {"0": 2, "1": 2}
 
 
+def test_a_transfer_of_no_time_is_one_where_the_ends_agree() -> None:
+    def voided(end: int) -> list[bool]:
+        waits = match([talk_of(0, eager((50, 50, "tp", [0, 1], 0))), talk_of(1, eager((40, end, "tp", [0, 1], 0)))])
+        assert waits is not None
+        return waits.collectives["voided"].to_list()
+
+    assert voided(50) == [False, False]
+    assert voided(51) == [True, True]
+
+
 def test_what_one_rank_alone_tells_or_tells_twice_is_not_matched() -> None:
     twice, alone = ("tp", [0, 1], 1), ("tp", [0, 1], 2)
     good = (500, 550, "tp", [0, 1], 3)
