@@ -162,10 +162,10 @@ not here: only the node map can say that it ran inside an MoE block."""
 
 ATTENTION: Final = (
     KernelRule(
-        r"\bfmhasm\d+\w*kernel|\bfmhareduction|\bfmhakernel",
+        r"\bfmhasm\d+\w*kernel|\bfmhareduction|\bfmhakernel|\bfmha_v2_",
         "attention",
         "core",
-        _TRTLLM_GEN + ": FMHA, recorded on B200 and B300",
+        _TRTLLM_GEN + ": FMHA, recorded on B200 and B300; TensorRT-LLM fmha_v2",
     ),
     KernelRule(
         r"\bcudnn_generated_\w*sdpa|\bcudnn::fusion::lean_reduction",

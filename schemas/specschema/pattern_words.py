@@ -91,7 +91,7 @@ FAMILIES: Final[tuple[int, Words]] = (95496976, (
     ("scatter",),
     ("all",),
 ))
-RULES: Final[tuple[int, Words]] = (134364836, (
+RULES: Final[tuple[int, Words]] = (4285333274, (
     ("mem",),
     ("memcpy",),
     ("flex_attention",),
@@ -144,7 +144,7 @@ RULES: Final[tuple[int, Words]] = (134364836, (
     ("_silu_and_mul_post_", "activationdeepseekkernel", "activationkernel", "masked_", "moe::dev::", "silu_mul_fp8_quant_deep_gemm",),
     ("ck_moe_", "fmoe_", "moe_ck2stages", "moe_sorting", "moesortingkernel",),
     ("moe::",),
-    ("kernel", "reduction",),
+    ("fmha",),
     ("::fusion::lean_reduction", "_generated_",),
     ("lash::enable_sm", "lashattentionforward", "lashattentionmlaforward", "lashattnfwd", "usedmultiheadattentionforward",),
     ("flashpreparescheduler", "prepare_varlen_num_blocks",),
