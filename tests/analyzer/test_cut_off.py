@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.breakdown_table import breakdown_frame, breakdown_json
+from specanalyze.answers.kernels import kernels
+from specanalyze.answers.layers import layers
+from specanalyze.answers.measured import measure
 from specanalyze.answers.phases_report import phase_report, phases_frame
 from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.instances import instance_table
@@ -324,3 +327,46 @@ def test_streams_of_two_devices_are_two_streams() -> None:
     source = RankSource("0", "a test", lambda: rank)
     whole = rank_result(source, Trace("a test", (source,)))
     assert whole.breakdown.cut_off == {"verify": 1}
+
+
+def with_ids(rows: Rows) -> Rows:
+    """The kernels of each replay name their nodes in graph 1."""
+    places: Counter[int] = Counter()
+    told = []
+    for row in rows:
+        if row["kind"] == "kernel":
+            row = {**row, "graph_id": 1, "node": places[row["correlation"]]}
+            places[row["correlation"]] += 1
+        told.append(row)
+    return told
+
+
+def test_layers_leave_it_out_and_say_how_much_that_is() -> None:
+    maps = [row | {"module": f"model.layers.{row['node']}.mlp", "module_class": "MLP"} for row in nodes(1, WHOLE)]
+    rows = with_ids([*maps, *replay(0, WHOLE), *replay(1, WHOLE), *replay(2, WHOLE[:2])])
+    found = layers(traces.trace(traces.rank_trace(rows)))
+    assert found.table.select("layer", "activities", "exposed_ns", "instances").rows() == [
+        (layer, 2, 8, 2) for layer in range(4)
+    ]
+    assert (found.placed, found.replays, found.unplaced_ns, found.left_out_ns) == (3, 3, 0, 8)
+    # where no instance is whole, what there is is shown
+    alone = layers(traces.trace(traces.rank_trace(with_ids([*maps, *replay(0, WHOLE[:2])]))))
+    assert alone.table.select("layer", "exposed_ns", "instances").rows() == [(0, 4, 1), (1, 4, 1)]
+    assert alone.left_out_ns == 0
+
+
+def test_figures_a_cycle_are_made_of_whole_instances() -> None:
+    rows = [*replay(0, WHOLE), *eager(0, "draft"), *replay(1, WHOLE), *eager(1, "draft"), *replay(2, WHOLE[:2])]
+    trace = traces.trace(traces.rank_trace(rows))
+    (rank,) = break_down(trace).ranks
+    assert rank.instances == {"draft": 2, "verify": 3, "between": 0}
+    assert rank.whole == {"draft": 2, "verify": 2, "between": 0}
+    table = measure(trace).kernels.filter(pl.col("phase") == "verify").sort("name")
+    assert table.select(
+        "name", "count", "whole_count", "sum_ns", "whole_sum_ns", "exposed_ns", "whole_exposed_ns"
+    ).rows() == [
+        ("fused_moe_kernel", 3, 2, 12, 8, 12, 8),
+        ("gemm", 5, 4, 20, 16, 20, 16),
+        ("norm", 2, 2, 8, 8, 8, 8),
+    ]
+    assert "whole_count" not in kernels(trace).columns

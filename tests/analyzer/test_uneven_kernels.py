@@ -472,7 +472,12 @@ def test_what_was_compared_is_not_compared_again() -> None:
 def test_instances_of_a_phase_are_averaged_over_the_ranks_that_have_any() -> None:
     def rank(number: int, *ends: int) -> RankTrace:
         rows = [traces.phase("spec.verify", 1000 * n, 1000 * n + end) for n, end in enumerate(ends)]
-        more = [traces.launch("cudaLaunchKernel", 1, 1), traces.kernel("x", 5, 6, 1)] if ends else []
+        at = [1000 * n for n in range(len(ends))]
+        more = [
+            row
+            for t in at
+            for row in (traces.launch("cudaLaunchKernel", t + 1, t + 1), traces.kernel("x", t + 5, t + 6, t + 1))
+        ]
         draft = traces.phase("spec.draft", 9000, 9100)
         return traces.rank_trace([row | {"rank": number} for row in (*rows, *more, draft)], number)
 

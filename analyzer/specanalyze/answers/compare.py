@@ -188,7 +188,14 @@ def _speed(m: Measured, of: CycleAccount) -> float | None:
 def _as_verify(plain: Measured) -> Measured:
     """A plain recording whose decode steps stand as verify forwards of one token."""
     rename = pl.col("phase").replace("decode", "verify").alias("phase")
-    ranks = [replace(r, instances={**r.instances, "verify": r.instances["decode"]}) for r in plain.breakdown.ranks]
+    ranks = [
+        replace(
+            r,
+            instances={**r.instances, "verify": r.instances["decode"]},
+            whole={**r.whole, "verify": r.whole.get("decode", 0)},
+        )
+        for r in plain.breakdown.ranks
+    ]
     waits = plain.waits
     if waits is not None:
         waits = replace(waits, phases=tuple("verify" if phase == "decode" else phase for phase in waits.phases))

@@ -33,11 +33,11 @@ def kernel_changes(a: Measured, b: Measured) -> pl.DataFrame:
 
     def of(m: Measured, side: str) -> pl.DataFrame:
         ranks = len(m.breakdown.ranks)
-        cycles = {r.key: max(r.instances.get(m.main_phase, 0), 1) for r in m.breakdown.ranks}
+        cycles = {r.key: max(r.whole.get(m.main_phase, 0), 1) for r in m.breakdown.ranks}
         share = pl.col("rank").replace_strict(cycles, return_dtype=pl.Float64)
         return m.kernels.group_by(keys).agg(
-            ((pl.col("count") / share).sum() / ranks).alias(f"calls_{side}"),
-            ((pl.col("sum_ns") / share).sum() / ranks).alias(f"{side}_ns"),
+            ((pl.col("whole_count") / share).sum() / ranks).alias(f"calls_{side}"),
+            ((pl.col("whole_sum_ns") / share).sum() / ranks).alias(f"{side}_ns"),
         )
 
     both = of(a, "before").join(of(b, "after"), on=keys, how="full", coalesce=True)

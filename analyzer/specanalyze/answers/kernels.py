@@ -36,6 +36,10 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 
 
+WHOLE: Final[dict[str, Any]] = dict.fromkeys(("whole_count", "whole_sum_ns", "whole_exposed_ns"), pl.Int64)
+"""The parts of count, sum_ns and exposed_ns in instances of phases whose records are whole: what a figure a cycle is made of."""
+
+
 def kernels(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.DataFrame:
     """Device activities by rank, phase and name.
 
@@ -47,7 +51,7 @@ def kernels(trace: Trace, phase_map: Mapping[str, str] | None = None) -> pl.Data
     tables = list(each_rank(trace, _rank, phase_map))
     if not tables:
         return pl.DataFrame(schema=SCHEMA)
-    return pl.concat(tables).sort("sum_ns", "name", descending=[True, False], maintain_order=True)
+    return pl.concat(tables).select(*SCHEMA).sort("sum_ns", "name", descending=[True, False], maintain_order=True)
 
 
 def _rank(source: RankSource, trace: Trace, phase_map: Mapping[str, str] | None) -> pl.DataFrame:
@@ -60,7 +64,8 @@ class KernelTimes:
     """The device activities of one window, kernel by kernel.
 
     Attributes:
-        keys: phase, bucket, subclass, name, classified of each kernel, in order of its first activity; exposed_ns.
+        keys: phase, bucket, subclass, name, classified of each kernel, in order of its first activity; exposed_ns and, of instances that are
+            not whole, the columns _PART.
         kernel: row of ``keys`` for each activity.
         length: of each, ns.
     """
@@ -84,36 +89,45 @@ class KernelTimes:
         rank[order] = np.arange(len(used), dtype=np.uint32)
         exposed = np.zeros(len(used), dtype=np.int64)
         np.add.at(exposed, kernel, work.exposed.astype(np.int64))
+        broken = {name: np.zeros(len(used), dtype=np.int64) for name in _PART}
+        rows = np.flatnonzero(~work.in_whole)
+        for name, values in zip(_PART, (1, work.length[rows], work.exposed[rows]), strict=True):
+            np.add.at(broken[name], kernel[rows], np.asarray(values, dtype=np.int64))
         parts = []
         rest = used[order]
         for size in reversed(sizes):
             rest, part = np.divmod(rest, size)
             parts.append(part)
-        known, name, subclass, bucket = parts
+        known, text, subclass, bucket = parts
         keys = pl.DataFrame(
             {
                 "phase": [PHASE_KEYS[p] for p in rest.tolist()],
                 "bucket": [BUCKETS[b] for b in bucket.tolist()],
                 "subclass": [work.subclasses[s] for s in subclass.tolist()],
-                "name": [work.names[n] for n in name.tolist()],
+                "name": [work.names[n] for n in text.tolist()],
                 "classified": known.astype(bool),
                 "exposed_ns": exposed[order],
+                **{name: sums[order] for name, sums in broken.items()},
             },
             schema=_KEYS,
         )
         return cls(keys, rank[kernel], work.length)
 
 
-_KEYS: Final = {name: SCHEMA[name] for name in ("phase", "bucket", "subclass", "name", "classified", "exposed_ns")}
+_PART: Final = ("part_count", "part_sum_ns", "part_exposed_ns")
+_KEYS: Final = {
+    **{name: SCHEMA[name] for name in ("phase", "bucket", "subclass", "name", "classified", "exposed_ns")},
+    **dict.fromkeys(_PART, pl.Int64),
+}
 
 
 def rank_kernels(key: str, windows: Sequence[KernelTimes]) -> pl.DataFrame:
-    """``kernels`` of one rank, from the activities of its windows."""
+    """``kernels`` of one rank, from the activities of its windows, with the columns WHOLE."""
     if not windows:
-        return pl.DataFrame(schema=SCHEMA)
+        return pl.DataFrame(schema={**SCHEMA, **WHOLE})
     names = ["phase", "bucket", "subclass", "name", "classified"]
     keys = pl.concat([window.keys for window in windows])
-    whole = keys.group_by(names, maintain_order=True).agg(pl.col("exposed_ns").sum()).with_row_index("kernel")
+    whole = keys.group_by(names, maintain_order=True).agg(pl.col("exposed_ns", *_PART).sum()).with_row_index("kernel")
     numbers = keys.join(whole, on=names, how="left", maintain_order="left").get_column("kernel").to_numpy()
     first = 0
     frames = []
@@ -135,9 +149,12 @@ def rank_kernels(key: str, windows: Sequence[KernelTimes]) -> pl.DataFrame:
             duration.max().alias("max_ns"),
         )
     )
+    own = ("count", "sum_ns", "exposed_ns")
+    left = [(pl.col(n) - pl.col(p)).alias(w) for n, p, w in zip(own, _PART, WHOLE, strict=True)]
     return (
         whole.join(spread, on="kernel")
+        .with_columns(left)
         .sort("kernel")
         .sort("sum_ns", "name", descending=[True, False], maintain_order=True)
-        .select(pl.lit(key).alias("rank"), *(name for name in SCHEMA if name != "rank"))
+        .select(pl.lit(key).alias("rank"), *(name for name in (*SCHEMA, *WHOLE) if name != "rank"))
     )

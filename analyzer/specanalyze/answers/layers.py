@@ -60,6 +60,7 @@ class Layers:
             over phase instances. A null module: nodes that no module added; a null layer: outside the layers.
         placed: replays whose every activity has its node, and all replays with activities, of the phase.
         unplaced_ns: exposed time of the phase's activities without a node (eager work, unplaced replays).
+        left_out_ns: exposed time of instances that were recorded in part; they are not in the table.
         warnings: one line each.
     """
 
@@ -69,6 +70,7 @@ class Layers:
     replays: int
     unplaced_ns: int
     warnings: list[str]
+    left_out_ns: int = 0
 
 
 def layers(trace: Trace, phase: str = "verify", phase_map: Mapping[str, str] | None = None) -> Layers:
@@ -89,7 +91,7 @@ def layers_of(trace: Trace, ranks: Sequence[RankLayers], phase: str) -> Layers:
     Raises:
         TraceError: as ``layers``.
     """
-    placed, replays, unplaced_ns = (sum(rank.counts[i] for rank in ranks) for i in range(3))
+    placed, replays, unplaced_ns, left_out_ns = (sum(rank.counts[i] for rank in ranks) for i in range(4))
     if not any(rank.nodes_known for rank in ranks):
         raise TraceError(
             f"{trace.name} has no node map, so the modules inside its graph replays are unknown; "
@@ -106,15 +108,16 @@ def layers_of(trace: Trace, ranks: Sequence[RankLayers], phase: str) -> Layers:
         raise TraceError(
             f"no {phase} replay of {trace.name} fits its node map ({counted(replays, 'replay')} looked at)"
         )
-    return Layers(table.sort("rank", maintain_order=True), phase, placed, replays, unplaced_ns, list(trace.warnings))
+    table = table.sort("rank", maintain_order=True)
+    return Layers(table, phase, placed, replays, unplaced_ns, list(trace.warnings), left_out_ns)
 
 
 @dataclass(frozen=True)
 class RankLayers:
-    """A rank's own rows of the table; replays placed, replays in all and ns without a node."""
+    """A rank's own rows of the table; replays placed, replays in all, ns without a node and ns left out."""
 
     table: pl.DataFrame
-    counts: tuple[int, int, int]
+    counts: tuple[int, int, int, int]
     nodes_known: bool
 
 
@@ -126,10 +129,10 @@ def _rank(source: RankSource, trace: Trace, phase: str, phase_map: Mapping[str, 
 def rank_layers(key: str, windows: Sequence[WindowLayers], phase: str) -> RankLayers:
     """A phase of one rank, from its windows."""
     times = pl.concat([window.times for window in windows]).with_columns(pl.lit(key).alias("rank"))
-    counts = [(w.placed, w.replays, w.unplaced_ns) for w in windows]
-    placed, replays, unplaced_ns = (sum(numbers) for numbers in zip(*counts, strict=True))
+    counts = [(w.placed, w.replays, w.unplaced_ns, w.left_out_ns) for w in windows]
+    placed, replays, unplaced_ns, left_out_ns = (sum(numbers) for numbers in zip(*counts, strict=True))
     known = any(window.nodes_known for window in windows)
-    return RankLayers(_summed(times, phase), (placed, replays, unplaced_ns), known)
+    return RankLayers(_summed(times, phase), (placed, replays, unplaced_ns, left_out_ns), known)
 
 
 _KEYS: Final = ("layer", "module", "module_class", "bucket", "subclass")
@@ -146,7 +149,7 @@ class WindowLayers:
     Attributes:
         times: of each instance and of each place (columns _KEYS) in it: order (the first node that belongs there), activities, ns
             that they got, gap_ns.
-        placed, replays, unplaced_ns: as in ``Layers``.
+        placed, replays, unplaced_ns, left_out_ns: as in ``Layers``.
         nodes_known: whether the window has nodes at all.
     """
 
@@ -155,10 +158,11 @@ class WindowLayers:
     replays: int
     unplaced_ns: int
     nodes_known: bool
+    left_out_ns: int = 0
 
 
 def window_layers(work: WindowWork, phase: str) -> WindowLayers:
-    """What the phase's nodes took in a window."""
+    """What the phase's nodes took in a window, in the instances whose records are whole (in all, where none are)."""
     code = PHASE_CODE[phase]
     empty = pl.DataFrame(schema=_TIMES)
     nodes = work.nodes
@@ -172,13 +176,17 @@ def window_layers(work: WindowWork, phase: str) -> WindowLayers:
     lacking[work.call[in_replay & ~known]] = True
     replays, placed = int(replayed.sum()), int((replayed & ~lacking).sum())
     running = mine & (work.exposed > 0)
+    whole = work.whole if work.whole[:-1][work.ranges.phase == code].any() else np.ones_like(work.whole)
+    told = whole[work.range]
+    left_out = int(work.exposed[running & ~told].sum(dtype=np.int64))
+    running &= told
     unplaced = int(work.exposed[running & ~known].sum(dtype=np.int64))
     runs = np.flatnonzero(running & known)
     if nodes is None or not len(runs):
-        return WindowLayers(empty, 0, replays, unplaced, nodes is not None)
+        return WindowLayers(empty, 0, replays, unplaced, nodes is not None, left_out)
     # A gap inside a replay is the time its next activity had to wait for: it is shown before that activity's module.
     gaps = np.flatnonzero((work.gap > 0) & known)
-    gaps = gaps[work.gap_phase[gaps] == code]
+    gaps = gaps[(work.gap_phase[gaps] == code) & whole[work.gap_range[gaps]]]
     of_node, places = _places(nodes)
     rows = np.concatenate([runs, gaps])
     count = len(runs)
@@ -210,7 +218,8 @@ def window_layers(work: WindowWork, phase: str) -> WindowLayers:
     times = times.join(named, on="place", how="left").with_columns(  # instances are numbered within a window
         pl.col("instance") + work.window * WINDOW_STRIDE
     )
-    return WindowLayers(times.select(pl.col(n).cast(t) for n, t in _TIMES.items()), placed, replays, unplaced, True)
+    times = times.select(pl.col(n).cast(t) for n, t in _TIMES.items())
+    return WindowLayers(times, placed, replays, unplaced, True, left_out)
 
 
 def _places(nodes: pl.DataFrame) -> tuple[Ints, pl.DataFrame]:

@@ -14,6 +14,7 @@ from specanalyze.answers.instance_kernels import KEYS, InstanceKernels, rank_ins
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
 from specschema.figures import counted
+from specschema.phases import BUCKETS
 
 WORTH: Final = 0.005
 WORTH_NS: Final = 10_000
@@ -104,12 +105,15 @@ _BOUNDS: Final = ("difference_low_ns", "difference_high_ns")
 
 
 def phase_instance_ns(breakdown: Breakdown) -> dict[str, float]:
-    """ns of an instance of each phase that has any, mean over the ranks."""
+    """ns of a whole instance of each phase that has any, mean over the ranks."""
     found: dict[str, list[float]] = {}
     for rank in breakdown.ranks:
-        for phase, count in rank.instances.items():
-            if count and rank.total_ns(phase):
-                found.setdefault(phase, []).append(rank.total_ns(phase) / count)
+        whole = rank.phase_instances.filter("complete") if rank.phase_instances.height else rank.phase_instances
+        if whole.height:
+            total = pl.sum_horizontal(*BUCKETS).mean().alias("mean_ns")
+            for phase, mean in whole.group_by("phase").agg(total).iter_rows():
+                if mean:
+                    found.setdefault(phase, []).append(mean)
     return {phase: sum(each) / len(each) for phase, each in found.items()}
 
 

@@ -45,6 +45,7 @@ class RankBreakdown:
         unclassified_ns: the part of it whose kernel names no rule knows.
         decided_ns: way of classifying -> its part of device_ns.
         lead_ns: the largest time by which an activity starts before its own launch call (clock skew), 0 if none does.
+        whole: instances per phase with all their records.
         phase_instances: one row a phase instance (see ``instances.instance_table``).
         unclassified_names: kernel name -> ns.
         unknown_communication: names of communication kernels whose operation nothing tells -> activities.
@@ -60,6 +61,7 @@ class RankBreakdown:
     window_ns: int = 0
     windows: int = 0
     instances: dict[str, int] = field(default_factory=dict)
+    whole: dict[str, int] = field(default_factory=dict)
     gpu_busy_ns: dict[str, int] = field(default_factory=dict)
     hidden_comm_ns: dict[str, int] = field(default_factory=dict)
     buckets_ns: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -81,6 +83,12 @@ class RankBreakdown:
 
     def total_ns(self, phase: str) -> int:
         return sum(self.buckets_ns.get(phase, {}).values())
+
+    def whole_ranges(self, window: int) -> NDArray[np.bool_] | None:
+        """Of each range of a window, whether its records are whole; None of a window without ranges."""
+        table = self.phase_instances
+        mine = table.filter(pl.col("window") == window) if table.height else table
+        return mine.get_column("complete").to_numpy() if mine.height else None
 
     @property
     def cut_off(self) -> dict[str, int]:
@@ -160,6 +168,10 @@ def _finished(
         result.graph_launch_ns[phase] = int(sums.graph_launch[p])
         result.buckets_ns[phase] = {BUCKETS[b]: int(sums.totals[p, b]) for b in np.flatnonzero(sums.totals[p])}
     result.phase_instances = pl.concat(tables) if tables else pl.DataFrame()
+    if tables:
+        whole = result.phase_instances.group_by("phase").agg(pl.col("complete").sum().cast(pl.Int64))
+        found = dict(whole.iter_rows())
+        result.whole = {phase: found.get(phase, 0) for phase in result.instances}
     result.unrecognised = unrecognised
     if sum(result.total_ns(p) for p in result.buckets_ns) != result.window_ns:
         raise AssertionError("buckets do not sum to the window")

@@ -124,13 +124,14 @@ def read_rank(
     if talks:
         for w in analysis.windows:
             spoken[w.window] = communication_of(rank.key, rank.rank, rank.host, w.ranges, w.activities, w.window)
+    breakdown = rank_breakdown(analysis)
     return ReadRank(
         rank,
-        rank_breakdown(analysis),
+        breakdown,
         cycles,
         [analysed_marks(w, part, _instants(cycles, w.window)) for w in analysis.windows if (part := w.partition)],
         spoken,
-        [] if look is None else [look(analysed_work(w)) for w in analysis.windows],
+        [] if look is None else [look(analysed_work(w, breakdown.whole_ranges(w.window))) for w in analysis.windows],
     )
 
 

@@ -37,6 +37,7 @@ class WindowWork:
         graph: of each launch call, whether it is a graph launch; one False more, for -1.
         node: row of ``nodes``, -1 where none is known.
         nodes: the node rows; None of a rank without captured graphs.
+        whole: of each range, whether all its records are there (``complete`` of ``instances.instance_table``); one True more, for -1.
     """
 
     window: int
@@ -57,9 +58,15 @@ class WindowWork:
     graph: NDArray[np.bool_]
     node: Array
     nodes: pl.DataFrame | None = field(default=None)
+    whole: NDArray[np.bool_] = field(kw_only=True)
 
     def __len__(self) -> int:
         return len(self.length)
+
+    @property
+    def in_whole(self) -> NDArray[np.bool_]:
+        """Activities of instances whose records are whole, and of none."""
+        return self.whole[self.range]
 
     @property
     def in_graph(self) -> NDArray[np.bool_]:
@@ -72,8 +79,13 @@ class WindowWork:
         return np.append(self.ranges.phase, PHASE_CODE[OUTSIDE])[self.gap_range]
 
 
-def analysed_work(window: WindowAnalysis) -> WindowWork:
-    """Of a window that was analysed through whole tables."""
+def analysed_work(window: WindowAnalysis, whole: NDArray[np.bool_] | None = None) -> WindowWork:
+    """Of a window that was analysed through whole tables.
+
+    Args:
+        window: of ``analysis.analyse_rank``.
+        whole: ranges whose records are whole; None where all are.
+    """
     acts, part = window.activities, window.partition
     exposed, gap = np.zeros(len(acts), dtype=np.int64), np.zeros(len(acts), dtype=np.int64)
     gap_range = np.full(len(acts), -1, dtype=np.int64)
@@ -107,6 +119,7 @@ def analysed_work(window: WindowAnalysis) -> WindowWork:
         np.append(acts.launches.graph, False),
         np.full(len(acts), -1, dtype=np.int64) if placement is None else placement.node_row,
         None if placement is None else placement.nodes,
+        whole=np.append(np.ones(len(window.ranges), dtype=bool) if whole is None else whole, True),
     )
 
 
@@ -153,4 +166,5 @@ def joined_work(window: JoinedWindow, sums: WindowSums, looks: Looks, nodes: Ran
         np.append(calls.graph, False),
         node,
         None if nodes is None else nodes.map.rows,
+        whole=np.append((sums.lost == 0) & ~sums.off, True),
     )

@@ -100,6 +100,7 @@ def layers(
             "replays": result.replays,
             "placed": result.placed,
             "unplaced_ns": result.unplaced_ns,
+            "left_out_ns": result.left_out_ns,
             "layers": by_layer(result).to_dicts(),
             "modules": by_module(result).to_dicts(),
             "rows": result.table.to_dicts(),

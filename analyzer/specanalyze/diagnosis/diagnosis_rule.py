@@ -133,8 +133,8 @@ class Subject:
     def exposed_ns(self, condition: pl.Expr) -> float:
         """Instants that the partition gave to some kernels, mean over ranks, ns a cycle; see ``kernels.kernels``."""
         ranks = self.m.breakdown.ranks
-        cycles = {r.key: max(r.instances.get(self.main, 0), 1) for r in ranks}
-        rows = self.m.kernels.filter(condition).group_by("rank").agg(pl.col("exposed_ns").sum())
+        cycles = {r.key: max(r.whole.get(self.main, 0), 1) for r in ranks}
+        rows = self.m.kernels.filter(condition).group_by("rank").agg(pl.col("whole_exposed_ns").sum())
         each = [ns / cycles[rank] for rank, ns in rows.iter_rows()]
         return sum(each) / len(ranks) if ranks else 0.0
 

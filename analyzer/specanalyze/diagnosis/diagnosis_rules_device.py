@@ -65,8 +65,8 @@ def allreduce_latency(s: Subject) -> Answer:
     forward = s.phase_ns(s.main)
     if not calls.height or exposed < ALLREDUCE_SHARE * forward:
         return None
-    instances = sum(r.instances.get(s.main, 0) for r in s.m.breakdown.ranks)
-    count = int(calls.get_column("count").sum()) / max(instances, 1)
+    instances = sum(r.whole.get(s.main, 0) for r in s.m.breakdown.ranks)
+    count = int(calls.get_column("whole_count").sum()) / max(instances, 1)
     share = s.m.transfer_share(s.main, "allreduce")
     each = exposed * (1.0 if share is None else share) / max(count, 1)
     if count < MANY_CALLS or not 2 * FAST_ALLREDUCE_NS < each < LARGE_CALL_NS:

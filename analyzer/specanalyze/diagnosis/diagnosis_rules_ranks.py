@@ -107,8 +107,8 @@ def nccl_variables(s: Subject) -> Answer:
     names = s.m.kernels.filter(pl.col("phase") == s.main, pl.col("bucket") == "allreduce")
     nccl = names.filter(pl.col("name").str.to_lowercase().str.contains("nccl"))
     ranks = len(s.m.breakdown.ranks)
-    instances = max(sum(r.instances.get(s.main, 0) for r in s.m.breakdown.ranks), 1)
-    ns = float(nccl.get_column("exposed_ns").sum()) / instances
+    instances = max(sum(r.whole.get(s.main, 0) for r in s.m.breakdown.ranks), 1)
+    ns = float(nccl.get_column("whole_exposed_ns").sum()) / instances
     size = tensor_parallel(s.m.trace) or ranks
     if size < 2 or ns < NCCL_SHARE * s.phase_ns(s.main) or any(known.get(name) for name in TUNING):
         return None

@@ -74,7 +74,9 @@ def draw(result: Layers, top: int) -> None:
     placed = f"{result.placed} of {result.replays} replays placed node by node"
     if not result.replays:
         placed = f"{result.phase} replays no graph: its work is placed by the module that launched it"
-    notes(
-        out,
-        [placed, f"{milliseconds(result.unplaced_ns)} ms of {result.phase}'s device time has no module (eager work)"],
-    )
+    said = [placed, f"{milliseconds(result.unplaced_ns)} ms of {result.phase}'s device time has no module (eager work)"]
+    if result.left_out_ns:
+        said.append(
+            f"left out: {milliseconds(result.left_out_ns)} ms of instances of {result.phase} that were recorded in part"
+        )
+    notes(out, said)

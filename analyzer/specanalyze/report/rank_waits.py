@@ -55,7 +55,7 @@ def wait_figure(recorded: Recorded) -> Figure | str:
     drawn: list[dict[str, Any]] = []
     lines = []
     for rank in recorded.ranks:
-        row, count = by_rank.get(rank.key), rank.instances.get(phase) or 1
+        row, count = by_rank.get(rank.key), rank.whole.get(phase) or 1
         if row is None:
             lines.append([rank.key, "–", "–", "–", "–", "0", str(m.waits.unmatched.get(rank.key, 0))])
             continue
