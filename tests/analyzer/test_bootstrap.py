@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from specanalyze.answers.bootstrap import difference_intervals, mean_intervals, resampled_means
+from specanalyze.answers.bootstrap import block_length, difference_intervals, mean_intervals, resampled_means
 
 
 def test_bounds_hold_the_true_mean_about_as_often_as_they_say() -> None:
@@ -15,7 +16,7 @@ def test_bounds_hold_the_true_mean_about_as_often_as_they_say() -> None:
         assert interval.low is not None
         assert interval.high is not None
         held += interval.low < 5 < interval.high
-    assert 0.87 <= held / 200 <= 0.98
+    assert 0.93 <= held / 200 <= 0.99
 
 
 def test_neighbours_that_resemble_each_other_widen_the_bounds() -> None:
@@ -32,10 +33,32 @@ def test_resampled_means_are_means_of_resampled_cycles() -> None:
     assert abs(resampled_means(values).mean() - 14.5) < 0.2
 
 
+def test_few_cycles_have_the_bounds_of_students_t() -> None:
+    """Resamples of six alone would hold the mean in 86 %."""
+    generator = np.random.default_rng(7)
+    held = 0
+    for _ in range(300):
+        (interval,) = mean_intervals(generator.normal(5, 1, (6, 1)), level=0.95)
+        held += (interval.low or 0.0) < 5 < (interval.high or 0.0)
+    assert 0.92 <= held / 300 <= 0.99
+
+
+def test_blocks_are_an_eighth_of_the_cycles_or_longer() -> None:
+    assert [block_length(n) for n in (1, 2, 5, 8, 12, 20, 40, 80, 400, 2000)] == [1, 1, 1, 2, 2, 3, 5, 10, 50, 250]
+
+
+def test_a_steady_trend_of_one_figure_is_no_noise_and_leaves_the_others() -> None:
+    values = np.random.default_rng(5).normal(0, 1, (200, 2))
+    steep = values + np.arange(200)[:, None] * np.array([1.0, 0.0])
+    assert resampled_means(steep).mean(axis=0) == pytest.approx(steep.mean(axis=0), abs=0.02)
+    assert resampled_means(steep)[:, 0].std() < 1.5 * resampled_means(values)[:, 0].std()
+    assert np.array_equal(resampled_means(steep)[:, 1], resampled_means(values)[:, 1])
+
+
 def test_very_many_cycles_have_the_bounds_of_their_mean() -> None:
     values = np.random.default_rng(4).normal(5, 1, (40_001, 1))
-    spread = resampled_means(values).std()
-    assert 0.8 / 200 < spread < 1.2 / 200  # 1 / sqrt(40,000)
+    low, high = np.quantile(resampled_means(values)[:, 0], [0.1587, 0.8413])
+    assert 0.8 / 200 < (high - low) / 2 < 1.4 / 200  # 1 / sqrt(40,000), and what eight blocks know of it
 
 
 def test_the_same_values_give_the_same_bounds() -> None:

@@ -1,12 +1,15 @@
-"""Confidence of means over cycles, by resampling blocks of neighbouring cycles: seeded, vectorised, no formula assumed."""
+"""Confidence of means over cycles, by resampling blocks of neighbouring cycles: seeded and vectorised."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specanalyze.answers.trend import trends
 
 Floats = NDArray[np.float64]
 
@@ -15,6 +18,10 @@ SEED: Final = 20260101
 RESAMPLES: Final = 4000
 LEVEL: Final = 0.99
 """A comparison looks at twenty and more figures at once; at 95 % one of them would move by chance alone."""
+STRETCHES: Final = 8
+"""A block is the longer of n^(1/3) cycles and this part of all. Cycles of real servers resemble those ten and more before them (their clock, the
+host's state, other load), which shorter blocks take for noise that averages out; longer ones leave too few to tell the spread."""
+_LEAST_BLOCKS: Final = 4
 _CHUNK: Final = 4_000_000
 """Weights held in memory at once."""
 _MOST_ROWS: Final = 2000
@@ -23,7 +30,7 @@ _MOST_ROWS: Final = 2000
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its bounds, in the unit of the values; bounds are None with fewer than two values."""
+    """An estimate and its bounds, in the unit of the values; bounds are None where there are too few values."""
 
     value: float
     low: float | None
@@ -34,11 +41,27 @@ class Interval:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
+def block_length(n: int) -> int:
+    """Neighbouring cycles that are drawn together, of ``n``."""
+    return max(1, round(min(max(math.pow(n, 1 / 3), n / STRETCHES), n / _LEAST_BLOCKS)))
+
+
+def spread_factors(n: int, resamples: int, generator: np.random.Generator) -> Floats:
+    """By how much each resample's distance from the figure grows, because few blocks tell the spread badly.
+
+    Resamples of k blocks spread by sqrt(1 - 1/k) too little, and as if that spread were known; the factors make them spread as
+    Student's t with k - 1 degrees of freedom does, at any level.
+    """
+    blocks = max(n / block_length(n), 1.5)
+    freedom = blocks - 1
+    return np.asarray(np.sqrt(blocks / generator.chisquare(freedom, resamples)))
+
+
 def resampled_means(values: Floats, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
     """Means of resampled cycles.
 
-    Neighbouring cycles resemble each other (clocks, the host's state), so circular blocks of n^(1/3) neighbours are
-    drawn rather than single cycles.
+    Neighbouring cycles resemble each other, so circular blocks of ``block_length`` neighbours are drawn rather than single cycles; their
+    distances from the mean grow by ``spread_factors``. A steady trend is no noise: what lies around it is drawn.
 
     Args:
         values: cycles x figures, in order of time.
@@ -52,8 +75,10 @@ def resampled_means(values: Floats, resamples: int = RESAMPLES, seed: int = SEED
         bounds = np.linspace(0, len(values), _MOST_ROWS + 1).astype(np.int64)
         sizes = np.diff(bounds)[:, None]
         values = np.add.reduceat(values, bounds[:-1], axis=0) / sizes
+    mean = values.mean(axis=0)
+    values = values - trends(values)
     n = len(values)
-    block = max(1, round(n ** (1 / 3)))
+    block = block_length(n)
     draws = -(-n // block)
     generator = np.random.default_rng(seed)
     means = []
@@ -68,7 +93,7 @@ def resampled_means(values: Floats, resamples: int = RESAMPLES, seed: int = SEED
         weights = padded[:, block:] - padded[:, :-block]
         means.append(weights @ values / weights.sum(axis=1, keepdims=True))
         done += rows
-    return np.concatenate(means)
+    return np.asarray(mean + (np.concatenate(means) - mean) * spread_factors(n, resamples, generator)[:, None])
 
 
 def mean_intervals(values: Floats, level: float = LEVEL) -> list[Interval]:

@@ -13,7 +13,7 @@ from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import SEED, Floats, Interval
 from specanalyze.answers.cycle_growth import growth_of
 from specanalyze.answers.cycle_place import CONTEXT, PLACE, placed
-from specanalyze.answers.medians import bounded, resampled_medians
+from specanalyze.answers.medians import FEWEST, bounded, resampled_medians
 from specanalyze.answers.neighbours import Neighbours, neighbours, points
 from specanalyze.attribution.cycles import decoding
 
@@ -90,28 +90,27 @@ def control_of(cycles: pl.DataFrame) -> Control | None:
     over, under = _steps(timed.filter(pl.col("window").is_not_null())), _steps(timed.filter("control"))
     if not len(under):
         return None
-    drawn = resampled_medians(under) if len(under) > 1 else None
+    drawn = resampled_medians(under) if len(under) >= FEWEST else None
     untraced = float(np.median(under))
-    found = None if drawn is None else _beside(cycles, untraced, drawn, len(over))
+    found = None if drawn is None else _beside(cycles, untraced, len(over))
     if found is not None:
         return found
     traced = float(np.median(over)) if len(over) else None
     effect = None
     if traced is not None:
         effect = Interval(traced / untraced - 1, None, None)
-        if drawn is not None and len(over) > 1:
+        if drawn is not None and len(over) >= FEWEST:
             effect = bounded(effect.value, resampled_medians(over, SEED + 1) / drawn - 1)
     interval = Interval(untraced, None, None) if drawn is None else bounded(untraced, drawn)
     return Control(interval, traced, effect, len(under))
 
 
-def _beside(cycles: pl.DataFrame, whole_ns: float, whole_drawn: Floats, count: int) -> Control | None:
+def _beside(cycles: pl.DataFrame, whole_ns: float, count: int) -> Control | None:
     """The control beside the windows; None where it is the whole's, or cannot be told.
 
     Args:
         cycles: all.
         whole_ns: median of all untraced cycles.
-        whole_drawn: the same, resampled.
         count: traced cycles with a known step.
     """
     if not count or not decoding(cycles).height:
@@ -139,14 +138,14 @@ def _beside(cycles: pl.DataFrame, whole_ns: float, whole_drawn: Floats, count: i
         apart.append(_steps(mine) - near.at(at))
         beside[str(rank), int(window)] = near
         used.setdefault(str(rank), np.zeros(len(x), dtype=bool))[slice(*near.cycles)] = True
-        off = bounded(typical / whole_ns - 1, resampled / whole_drawn - 1)
+        off = bounded(typical / whole_ns - 1, resampled / whole_ns - 1)
         differs |= abs(off.value) >= MATTERS and off.excludes_zero
     if not differs or value <= 0:
         return None
     off_ns = np.concatenate(apart)
     traced_ns = value + float(np.median(off_ns))
     effect = Interval(traced_ns / value - 1, None, None)
-    if len(off_ns) > 1:
+    if len(off_ns) >= FEWEST:
         effect = bounded(effect.value, (value + resampled_medians(off_ns, SEED + 1)) / drawn - 1)
     places = traced.get_column(PLACE)
     span = float(places.min()), float(places.max())  # type: ignore[arg-type]

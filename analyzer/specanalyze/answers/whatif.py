@@ -14,6 +14,7 @@ from specanalyze.answers.draft_change import PredictedCycle, change_draft
 from specanalyze.answers.draft_length import Lengths
 from specanalyze.answers.environment import tensor_parallel
 from specanalyze.answers.measured import Measured, measure
+from specanalyze.answers.medians import median_interval
 from specanalyze.answers.prediction_check import (
     ELSEWHERE,
     PLACE,
@@ -77,7 +78,7 @@ class WhatIf:
         name: recording it starts from.
         table: see TABLE_SCHEMA.
         now_ns, predicted_ns: the cycle.
-        low_ns, high_ns: bounds of the predicted cycle under the assumptions' other extremes.
+        low_ns, high_ns: bounds of the predicted cycle under the assumptions' other extremes, and the noise of the recording's own cycles.
         accept_length: now and predicted, None where unknown.
         accept_bounds: of the predicted one.
         tokens_per_second: now and predicted, None where accepts are unknown.
@@ -194,6 +195,9 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
             "another start of the server changes)"
         )
         low, high = min(low, after - busy_change), max(high, after - busy_change)
+    noise = median_interval(m.clock_ns())
+    if noise.low is not None and noise.high is not None:
+        low, high = low - (before - noise.low), high + noise.high - before
     rows = [
         {"phase": p, "bucket": b, "now_ns": ns, "predicted_ns": state.cells[p][b], "change_ns": state.cells[p][b] - ns}
         for p, row in now.items()
