@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -46,10 +47,36 @@ def test_what_plain_decoding_grows_is_no_win() -> None:
     assert found is not None
     assert found["confidence"] == "high"
     assert found["win_ns_per_cycle"] == pytest.approx(80_000 * (69.5 - 4.5), rel=0.02)
-    assert any(line.startswith("plain decoding's step grows with the context") for line in found["evidence"])
+    assert any(
+        line.startswith("plain decoding's") and "step grows with the context" in line for line in found["evidence"]
+    )
     level = finding(GROWN, plain(0))
     assert level is not None
-    assert "plain decoding's step does not grow" in level["evidence"]
+    assert any(
+        line.startswith("plain decoding's") and line.endswith("step does not grow") for line in level["evidence"]
+    )
+
+
+def over_the_recording(found: dict[str, Any] | None) -> tuple[float, float, float]:
+    """ms a token, and bounds, that the evidence tells of the whole recording."""
+    assert found is not None
+    (line,) = (line for line in found["evidence"] if "over the whole recording" in line)
+    match = re.search(r"up to ([\d.]+) ms a token \(95 % bounds ([\d.]+) to ([\d.]+)\)", line)
+    assert match is not None
+    return float(match[1]), float(match[2]), float(match[3])
+
+
+def test_what_is_won_over_the_recording_is_told_beside_the_windows() -> None:
+    # untraced cycles with a step: 0..38, 60..78 and 100..198, 115.16 on average; two thirds further than the windows
+    mean = sum((*range(39), *range(60, 79), *range(100, 199))) / (39 + 19 + 99)
+    tokens = measure(GROWN.trace()).tokens_per_cycle
+    assert tokens is not None
+    told, low, high = over_the_recording(finding(GROWN))
+    assert told == pytest.approx(0.1 * (mean - 4.5) / tokens, rel=0.02)
+    assert low < told < high
+    beside, low, high = over_the_recording(finding(GROWN, plain(20_000)))
+    assert beside == pytest.approx(0.8 * told, rel=0.02)
+    assert low < beside < high
 
 
 def test_a_verify_that_grows_as_plain_decoding_does_is_no_fault() -> None:

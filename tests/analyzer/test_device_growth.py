@@ -10,7 +10,7 @@ import pytest
 
 from specanalyze.answers.bootstrap import Interval
 from specanalyze.answers.cycle_growth import Growth
-from specanalyze.answers.device_growth import GROWN_SCHEMA, WORK, device_growth, grown_part
+from specanalyze.answers.device_growth import GROWN_SCHEMA, WORK, device_growth, grown_part, too_near
 from specanalyze.attribution.cycles import CYCLE_SCHEMA
 from specschema.phases import BUCKETS
 
@@ -66,7 +66,12 @@ def growing(ns_a_place: float, kind: str = "context") -> Growth:
 
 
 def grown(work: Work, slope: float = 10.0, places: Sequence[int] = (100, 500), **more: Any) -> list[tuple[Any, ...]]:
-    return device_growth(instances_of(work, len(places), **more), cycles_at(places), growing(slope)).rows()
+    """Rows without the bounds of the growth."""
+    return plain(device_growth(instances_of(work, len(places), **more), cycles_at(places), growing(slope)))
+
+
+def plain(table: pl.DataFrame) -> list[tuple[Any, ...]]:
+    return table.drop("low_ns_per_place", "high_ns_per_place").rows()
 
 
 def test_the_most_growing_part_comes_first_with_the_windows_medians() -> None:
@@ -95,7 +100,7 @@ def test_communication_idle_time_and_what_is_in_no_phase_are_no_work_that_grows(
 
 def test_instances_of_one_cycle_are_added() -> None:
     both = pl.concat([instances_of({("draft", "attention"): ns}) for ns in ((1_000, 3_000), (500, 2_500))])
-    (row,) = device_growth(both, cycles_at((100, 500)), growing(10.0)).rows()
+    (row,) = plain(device_growth(both, cycles_at((100, 500)), growing(10.0)))
     assert row[3:] == (1_500.0, 505.5, 5_500.0, 10.0)
 
 
@@ -130,10 +135,10 @@ def test_the_only_window_is_compared_by_its_halves() -> None:
         ]
     )
     # Contexts 100 to 105 and 106 to 111.
-    (row,) = device_growth(instances, cycles, growing(100.0)).rows()
-    assert row == ("verify", "attention", 102.5, 1_250.5, 108.5, 1_850.5, 100.0)
+    (row,) = plain(device_growth(instances, cycles, growing(100.0)))
+    assert row == ("verify", "attention", 102.5, 1_250.5, 108.5, 1_850.5, None)
     # Of 11 cycles the one in the middle belongs to the first half.
-    (row,) = device_growth(instances.head(11), cycles, growing(100.0)).rows()
+    (row,) = plain(device_growth(instances.head(11), cycles, growing(100.0)))
     assert row[2:5:2] == (102.5, 108.0)
 
 
@@ -157,7 +162,7 @@ def test_a_phase_in_fewer_than_five_cycles_at_one_place_is_left_out(count: int, 
 def test_a_window_of_a_few_cycles_is_passed_over() -> None:
     work = {("verify", "attention"): (1_000, 4_000, 9_000)}
     instances = instances_of(work, 3).filter((pl.col("window") < 2) | (pl.col("cycle") < 204))
-    (row,) = device_growth(instances, cycles_at((100, 300, 500)), growing(10.0)).rows()
+    (row,) = plain(device_growth(instances, cycles_at((100, 300, 500)), growing(10.0)))
     assert row[2:6] == (105.5, 1_000.0, 305.5, 4_000.0)
 
 
@@ -177,6 +182,20 @@ def test_work_that_ran_at_one_place_only_grew() -> None:
     assert (row[3], row[5]) == (4_000.0, 0.0)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_work_that_one_cycle_lacks_at_the_only_place_where_it_runs_is_told(missing: int) -> None:
+    ns, slope = ((4_000, 0), -10.0) if missing == 0 else ((0, 4_000), 10.0)
+    instances = instances_of({("verify", "attention"): ns})
+    one = pl.when((pl.col("window") == missing) & (pl.col("cycle") % 100 == 7)).then(0).otherwise("attention")
+    (row,) = plain(device_growth(instances.with_columns(attention=one), cycles_at((100, 500)), growing(slope)))
+    assert (row[3], row[5]) == pytest.approx(ns, abs=3)
+
+
+def test_windows_one_token_apart_are_at_two_places() -> None:
+    (row,) = grown({("verify", "attention"): (4_000, 8_000)}, places=(300, 301))
+    assert row[2:] == (305.5, 4_000.0, 306.5, 8_000.0, None)
+
+
 def test_nothing_is_told_without_growth_cycles_or_places_to_compare() -> None:
     instances = instances_of({("verify", "attention"): (4_000, 8_000)})
     cycles = cycles_at((100, 500))
@@ -190,16 +209,87 @@ def test_nothing_is_told_without_growth_cycles_or_places_to_compare() -> None:
     ):
         assert device_growth(*given).equals(none)
     # Without contexts, by their position among the cycles: 0 to 11 and 12 to 23.
-    (row,) = device_growth(instances, cycles_at((None, None)), growing(10.0, "position")).rows()
-    assert (row[2], row[4], row[6]) == (5.5, 17.5, pytest.approx(4_000 / 12))
+    (row,) = plain(device_growth(instances, cycles_at((None, None)), growing(10.0, "position")))
+    assert (row[2], row[4], row[6]) == (5.5, 17.5, None)
+
+
+def test_growth_a_token_is_bounded_by_a_block_of_tokens_more_and_less() -> None:
+    work = {("verify", "attention"): (4_000, 8_000)}
+    (row,) = device_growth(instances_of(work, wobble=(0,)), cycles_at((100, 500)), growing(10.0)).to_dicts()
+    # 4000 ns in 400 tokens, of which a kernel that grows in steps has done the work of 272 to 528
+    assert row["ns_per_place"] == 10.0
+    assert (row["low_ns_per_place"], row["high_ns_per_place"]) == (4_000 / 528, 4_000 / 272)
+    (row,) = device_growth(instances_of(work), cycles_at((100, 500)), growing(10.0)).to_dicts()
+    assert row["low_ns_per_place"] < 4_000 / 528
+    assert row["high_ns_per_place"] > 4_000 / 272
+    (row,) = device_growth(
+        instances_of({("verify", "attention"): (8_000, 4_000)}, wobble=(0,)), cycles_at((100, 500)), growing(-10.0)
+    ).to_dicts()
+    assert (row["low_ns_per_place"], row["high_ns_per_place"]) == (-4_000 / 272, -4_000 / 528)
+
+
+@pytest.mark.parametrize(
+    ("last", "batch", "told"), [(356, 1, True), (355, 1, False), (612, 2, True), (611, 2, False), (356, None, True)]
+)
+def test_contexts_less_than_two_blocks_of_each_request_apart_tell_no_growth_a_token(
+    last: int, batch: int | None, told: bool
+) -> None:
+    instances = instances_of({("verify", "attention"): (4_000, 8_000)})
+    table = device_growth(instances, cycles_at((100, last), batch_size=batch), growing(10.0))
+    assert table.height == 1
+    assert (table["ns_per_place"][0] is not None) == told
+    assert (too_near(table, "context") is None) == told
+
+
+def test_a_kernel_that_grows_in_steps_is_not_told_by_one_window() -> None:
+    """As seen: 4.2 ns a token, and 480 more with each 64th: 11.7 in all; a window without a step knew of the 4.2."""
+    places = range(200, 240)
+
+    def ns(place: int) -> float:
+        return 5_000 + 4.2 * place + 480 * (place // 64)
+
+    cycles = cycles_at((200,), len(places))
+    instances = pl.DataFrame(
+        [
+            {"window": 0, "cycle": n, "phase": "verify", **dict.fromkeys(BUCKETS, 0), "attention": int(ns(place))}
+            for n, place in enumerate(places)
+        ]
+    )
+    table = device_growth(instances, cycles, growing(11.7))
+    assert table["ns_per_place"].to_list() == [None]
+    said = too_near(table, "context")
+    assert said is not None
+    assert "20 tokens apart" in said
+    assert "record windows along the request" in said
+    for first, last in ((100, 500), (120, 400), (1000, 1300)):  # wherever in a block they stand
+        both = {("verify", "attention"): (int(ns(first + 6)), int(ns(last + 6)))}
+        (row,) = device_growth(instances_of(both), cycles_at((first, last)), growing(11.7)).to_dicts()
+        assert row["low_ns_per_place"] < 11.7 < row["high_ns_per_place"]
+
+
+def test_a_part_that_changes_by_less_than_a_hundredth_of_itself_is_not_told() -> None:
+    assert len(grown({("verify", "attention"): (100_000, 101_000)}, 1.0, wobble=(0,))) == 1
+    assert grown({("verify", "attention"): (100_000, 100_999)}, 1.0, wobble=(0,)) == []
 
 
 def test_a_part_in_words() -> None:
-    names = ("phase", "bucket", "first_place", "first_ns", "last_place", "last_ns", "ns_per_place")
-    row = dict(zip(names, ("verify", "attention", 213.0, 4_150_000.0, 633.4, 9_180_000.0, 11_976.0), strict=True))
+    row: dict[str, Any] = dict(
+        zip(
+            GROWN_SCHEMA,
+            ("verify", "attention", 213.0, 4_150_000.0, 633.4, 9_180_000.0, 11_976.0, 9_170.0, 17_200.0),
+            strict=True,
+        )
+    )
     assert grown_part(row, "context") == (
-        "verify attention 4.15 ms at 213 tokens, 9.18 ms at 633 tokens (+11.98 us a token)"
+        "verify attention 4.15 ms at 213 tokens, 9.18 ms at 633 tokens (+11.98 us a token, bounds +9.2 to +17.2)"
     )
     assert grown_part(row, "position") == (
-        "verify attention 4.15 ms at cycle 213, 9.18 ms at cycle 633 (+11.98 us a cycle)"
+        "verify attention 4.15 ms at cycle 213, 9.18 ms at cycle 633 (+11.98 us a cycle, bounds +9.2 to +17.2)"
     )
+    assert (
+        grown_part({**row, "ns_per_place": None}, "context")
+        == "verify attention 4.15 ms at 213 tokens, 9.18 ms at 633 tokens"
+    )
+    table = pl.DataFrame([row], schema=GROWN_SCHEMA)
+    assert too_near(table, "context") is None
+    assert too_near(table.clear(), "context") is None

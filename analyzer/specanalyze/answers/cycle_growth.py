@@ -31,12 +31,14 @@ class Growth:
         kind: what a place is, see ``cycle_place``.
         first, last: place and median ns of the first and of the last stretch.
         slope: ns a place, with bounds at 95 %.
+        mean_place: of all the cycles; None where it is not known.
     """
 
     kind: str
     first: tuple[float, float]
     last: tuple[float, float]
     slope: Interval
+    mean_place: float | None = None
 
     @property
     def share(self) -> float:
@@ -113,7 +115,7 @@ def growth_of(x: Floats, y: Floats, kind: str) -> Growth | None:
     if any(s is None or not s.excludes_zero for s in slopes):
         return None
     whole, one, other = (s for s in slopes if s is not None)
-    growth = Growth(kind, (float(at[0]), float(middle[0])), (float(at[-1]), float(middle[-1])), whole)
+    growth = Growth(kind, (float(at[0]), float(middle[0])), (float(at[-1]), float(middle[-1])), whole, float(x.mean()))
     steady = np.sign(whole.value) == np.sign(one.value) == np.sign(other.value) == np.sign(growth.share)
     return growth if steady and abs(growth.share) >= MATTERS else None
 

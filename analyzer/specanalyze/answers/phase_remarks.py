@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from specanalyze.answers.device_growth import grown_part
+from specanalyze.answers.device_growth import grown_part, too_near
 from specanalyze.attribution.cycles import DECODING
 from specschema.figures import change, counted
 
@@ -53,6 +53,8 @@ def _clock(report: PhaseReport) -> list[str]:
     if report.growth is not None:
         parts = "; ".join(grown_part(row, report.growth.kind) for row in report.grown.head(SHOWN).to_dicts())
         grown = f"; on the device, over the windows: {parts}" if parts else ""
+        if unknown := too_near(report.grown, report.growth.kind):
+            grown += f"; {unknown}"
         said.append(f"{report.growth.sentence('the cycle')}{grown}")
     if untraced.tok_s_request is None:
         said.append("no tok/s: the recording does not say how many tokens its untraced cycles committed")
