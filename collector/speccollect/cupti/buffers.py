@@ -206,6 +206,8 @@ class Buffers:
         Raises:
             CuptiError: CUPTI refuses, or still hands over the window before.
         """
+        global _library
+        _library = self._library
         most = -(-max_records * self._largest // buffer_bytes) + 2
         code = self._library.cupti_buffers_begin(ctypes.byref(self._functions), buffer_bytes, most, BEGIN_NS)
         if code:
@@ -223,6 +225,15 @@ class Buffers:
             raise CuptiError("no thread could be started to fetch CUPTI's records")
         return RawRecords(self._library, window, self._layouts)
 
+
+def rest() -> None:
+    """The recording is over: buffers kept for its next window, 32 MB, go back to the system. Nothing where none were taken."""
+    if _library is not None:
+        _library.cupti_buffers_rest()
+
+
+_library: ctypes.CDLL | None = None
+"""What the process's buffers are kept by, once a window has taken some."""
 
 _mistrust: str | None = None
 

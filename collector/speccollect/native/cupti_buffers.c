@@ -20,7 +20,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define SLOTS 1024  /* buffers at most */
-#define SPARE 4     /* of them kept for the next window */
+#define SPARE 4     /* of them kept for the next window of a recording */
 #define KINDS 8     /* kinds of record at most */
 #define LAYOUTS 8   /* layouts a kind at most */
 #define NAME_BYTES (1 << 16) /* of one name at most */
@@ -96,7 +96,7 @@ static struct slot slots[SLOTS];
 static size_t buffer_bytes;
 static int64_t limit, in_use, outstanding, declined, foreign;
 static uint64_t completions;
-static int flushing, hurry;
+static int flushing, hurry, spare = SPARE;
 
 static void prepare_once(void) {
     pthread_condattr_t attributes;
@@ -185,7 +185,7 @@ static void trim(void) {
     int kept = 0;
     for (int i = 0; i < SLOTS; i++) {
         if (slots[i].state != FREE) continue;
-        if (slots[i].size == buffer_bytes && kept < SPARE) {
+        if (slots[i].size == buffer_bytes && kept < spare) {
             kept++;
             continue;
         }
@@ -441,6 +441,7 @@ EXPORT int cupti_buffers_begin(const struct cupti *functions, size_t bytes, int6
         buffer_bytes = bytes;
         limit = most < SLOTS ? most : SLOTS;
         declined = foreign = 0;
+        spare = SPARE;
         for (int i = 0; i < SLOTS; i++)
             if (slots[i].state == DONE) give_up(&slots[i]); /* of a window that nobody ended */
         trim();
@@ -505,4 +506,12 @@ EXPORT void cupti_buffers_release(struct window *window) {
     window->abandoned = 1;
     pthread_mutex_unlock(&lock);
     if (ready) free_window(window);
+}
+
+/* No window follows for a while: what was kept for it is freed, now or when the window that is being fetched is through. */
+EXPORT void cupti_buffers_rest(void) {
+    pthread_mutex_lock(&lock);
+    spare = 0;
+    trim();
+    pthread_mutex_unlock(&lock);
 }

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from speccollect import __version__
 from speccollect.control.word import recording_folder
+from speccollect.cupti.buffers import rest
 from speccollect.cupti.profiler import preload
 from speccollect.cycles.recording import Recording
 from speccollect.cycles.rows import COMMITTING_MODES, Origin, cycle_rows, phase_rows
@@ -119,6 +120,7 @@ class Writer(threading.Thread):
             self._failed = True
         finally:
             self._report("failed" if self._failed else "done")
+            rest()
 
     def _work(self) -> None:
         quiet = self._recording.windows is None

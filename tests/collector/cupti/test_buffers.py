@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil  # type: ignore[import-untyped,unused-ignore]
 import pytest
 from cupti_module import Cupti
 from fake_cupti import FakeCupti, compile_fake
@@ -287,6 +288,28 @@ def test_a_window_that_nobody_reads_leaves_nothing(cupti: FakeCupti) -> None:
     window.release()
     with pytest.raises(CuptiError, match="given back"):
         fetched(window)
+
+
+@pytest.mark.parametrize("fetched_first", [True, False])
+def test_after_a_recording_no_memory_is_kept_for_its_next_window(cupti: FakeCupti, fetched_first: bool) -> None:
+    def mapped() -> int:
+        return int(psutil.Process().memory_info().vms)
+
+    buffers, size = buffers_of(cupti), 64 << 20
+    before = mapped()
+    buffers.begin(2_000_000, buffer_bytes=size)
+    cupti.record(mixed(40), threads=4)
+    window = buffers.end(100)
+    if fetched_first:
+        assert len(correlations(window)) == 100
+        assert mapped() - before >= size
+    cupti_buffers.rest()
+    assert window.settle()
+    window.release()
+    assert mapped() - before < size
+    buffers.begin(100, buffer_bytes=1 << 12)  # and the next one has all it needs
+    cupti.record(mixed(40))
+    assert correlations(buffers.end(100)) == list(range(1, 41))
 
 
 def test_a_window_that_was_never_ended_is_forgotten(cupti: FakeCupti) -> None:

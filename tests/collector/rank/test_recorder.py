@@ -329,7 +329,7 @@ def test_a_kept_node_map_is_none_of_the_containers_that_the_servers_garbage_coll
 
     columns = {"node_type": Column(["kernel"]), "module": Column(["layers.0"]), "group_ranks": Column([[0, 1]])}
     alive = [weakref.ref(column) for column in columns.values()]
-    recorder.note_graph(3, columns)
+    recorder.note_graph(3, dict(columns))
     columns.clear()
     assert [one() for one in alive] == [None, None, None]
 
