@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.breakdown_table import breakdown_frame, breakdown_json
+from specanalyze.answers.calibration import calibrate
 from specanalyze.answers.kernels import kernels
 from specanalyze.answers.layers import layers
 from specanalyze.answers.measured import measure
 from specanalyze.answers.phases_report import phase_report, phases_frame
 from specanalyze.attribution.analysis import analyse_rank
+from specanalyze.attribution.cycles import cycle_table
 from specanalyze.attribution.instances import instance_table
 from specanalyze.attribution.rank_result import rank_result
 from specanalyze.formats.load import open_trace
@@ -370,3 +372,15 @@ def test_figures_a_cycle_are_made_of_whole_instances() -> None:
         ("norm", 2, 2, 8, 8, 8, 8),
     ]
     assert "whole_count" not in kernels(trace).columns
+
+
+def test_calibrated_times_are_of_whole_cycles() -> None:
+    trace = open_trace([SAMPLES / "sglang_tp4_mla61_plain.parquet"])
+    (rank, *_), cycles = break_down(trace).ranks, cycle_table(trace)
+    found = calibrate(rank, cycles.filter(pl.col("rank") == rank.key))
+    assert found.reason is None
+    whole = rank.phase_instances.filter(pl.col("phase") == "decode", "complete")
+    for bucket in ("moe", "attention", "gemm", "graph_gap"):
+        cell = found.cells.filter(pl.col("phase") == "decode", pl.col("bucket") == bucket)
+        assert cell["measured_ns"].item() == pytest.approx(whole[bucket].mean())
+    assert found.measured_ns == pytest.approx(found.cells["measured_ns"].sum())

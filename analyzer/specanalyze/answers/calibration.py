@@ -15,7 +15,7 @@ from specanalyze.answers.neighbours import FEW
 from specanalyze.attribution.cycles import decoding
 from specanalyze.attribution.rank_breakdown import RankBreakdown
 from specschema.figures import counted
-from specschema.phases import IDLE_BUCKETS, PHASE_KEYS
+from specschema.phases import BUCKETS, IDLE_BUCKETS, PHASE_KEYS
 
 ODD_SHARE: Final = 0.1
 """Windows in which more than this share of the cycles is of another mode or batch are not calibrated."""
@@ -43,7 +43,7 @@ class Calibration:
             untraced cycle leaves beside the busy time in the proportion measured (calibrated_ns); how it is really
             shared is not known, so low_ns and high_ns are the least and the most that each can be when none is longer than
             measured (none shorter, where the untraced cycle is the longer one), at the bounds of the untraced median.
-        measured_ns: traced cycle: window / cycles.
+        measured_ns: traced cycle: window / cycles, without those that were recorded in part.
         traced_ns: the typical traced cycle, start to start, as ``overhead`` takes it; None without.
         untraced_ns: the untraced cycle at the place of the windows with its bounds, as ``control`` takes it; None without.
         scale: factor on idle time; None where there is no calibration.
@@ -137,12 +137,31 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     control = control_of(alike)
     if control is None:  # FEW are there
         return withheld("no untraced cycle has a known length")
-    found = _calibrated(rank, traced, control.untraced_ns)
+    sums, left_out = _without_broken(rank, within)
+    if left_out == traced:
+        return withheld("no traced cycle was recorded whole")
+    found = _calibrated(rank, sums, traced - left_out, control.untraced_ns)
     return replace(found, traced_ns=control.traced_ns, control=control.words)
 
 
-def _calibrated(rank: RankBreakdown, count: int, untraced: Interval) -> Calibration:
-    rows = [(rank.key, p, b, ns / count) for p in PHASE_KEYS for b, ns in rank.buckets_ns.get(p, {}).items()]
+def _without_broken(rank: RankBreakdown, cycles: pl.DataFrame) -> tuple[Mapping[str, Mapping[str, int]], int]:
+    """The partition's sums without the instances of cycles that were recorded in part, and how many of the cycles these are."""
+    table = rank.phase_instances
+    of_cycle = ["window", "cycle"]
+    broken = table.filter(~pl.col("complete"), pl.col("cycle") >= 0).select(of_cycle).unique()
+    broken = cycles.select(of_cycle).join(broken, on=of_cycle, how="semi")
+    if not broken.height:
+        return rank.buckets_ns, 0
+    parts = table.join(broken, on=of_cycle, how="semi").group_by("phase").agg(pl.col(*BUCKETS).sum())
+    less = {row.pop("phase"): row for row in parts.iter_rows(named=True)}
+    sums = {p: {b: ns - less.get(p, {}).get(b, 0) for b, ns in row.items()} for p, row in rank.buckets_ns.items()}
+    return sums, broken.height
+
+
+def _calibrated(
+    rank: RankBreakdown, sums: Mapping[str, Mapping[str, int]], count: int, untraced: Interval
+) -> Calibration:
+    rows = [(rank.key, p, b, ns / count) for p in PHASE_KEYS for b, ns in sums.get(p, {}).items()]
     cells = pl.DataFrame(rows, schema=dict(list(CELL_SCHEMA.items())[:4]), orient="row")
     idle = pl.col("bucket").is_in(IDLE_BUCKETS)
     busy_ns = float(cells.filter(~idle).get_column("measured_ns").sum())
@@ -164,7 +183,8 @@ def _calibrated(rank: RankBreakdown, count: int, untraced: Interval) -> Calibrat
         high_ns=pl.when(idle).then(high).otherwise(measured),
     )
     cells = cells.select(pl.col(c).cast(t) for c, t in CELL_SCHEMA.items())
-    return Calibration(rank.key, None, cells, rank.window_ns / count, untraced, scale)
+    whole_ns = sum(ns for row in sums.values() for ns in row.values())
+    return Calibration(rank.key, None, cells, whole_ns / count, untraced, scale)
 
 
 def calibrated_columns(frame: pl.DataFrame, calibrations: Mapping[str, Calibration]) -> pl.DataFrame:

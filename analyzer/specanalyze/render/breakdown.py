@@ -123,7 +123,11 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None,
     whole = rank.phase_instances.filter(pl.col("phase") == phase, pl.col("complete")) if instances else None
     columns_of = [_column(formula).alias(label) for label, formula in ROWS]
     sums = pl.DataFrame([_totals(rank, phase)]).select(columns_of).row(0, named=True)
-    spreads = _spreads(whole, [*columns_of, pl.sum_horizontal(*BUCKETS).alias("total")])
+    columns_of.append(pl.sum_horizontal(*BUCKETS).alias("total"))
+    spreads = _spreads(whole, columns_of)
+    means = {label: ns / max(instances, 1) for label, ns in {**sums, "total": total}.items()}
+    if whole is not None and whole.height:
+        means = whole.select(column.mean() for column in columns_of).row(0, named=True)
     rows: list[list[str | Text]] = []
     for label, _ in ROWS:
         ns = int(sums[label])
@@ -132,7 +136,7 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None,
         spread = spreads[label]
         share = ns / total if total else None
         bar = Text("") if label.startswith(" ") else share_bar(share, _BAR)
-        estimate = _estimate(label, ns / instances, calibration) if instances else []
+        estimate = _estimate(label, means[label], calibration) if instances else []
         rows.append([label, *spread, milliseconds(ns), percent(share), *estimate, bar])
         if label == ALLREDUCE_ROW:
             rows += _waiting_rows(waits, total, len(estimate))
@@ -143,7 +147,7 @@ def _draw_rank(rank: RankBreakdown, phase: str, calibration: Calibration | None,
             *spreads["total"],
             milliseconds(total),
             "100.0 %",
-            *([_estimated_total(rank, phase, calibration), ""] if estimated else []),
+            *([_estimated_total(phase, means["total"], calibration), ""] if estimated else []),
             "",
         ]
     )
@@ -186,12 +190,12 @@ def _waiting_rows(waits: pl.DataFrame, total: int, more: int) -> list[list[str |
     return rows
 
 
-def _estimated_total(rank: RankBreakdown, phase: str, calibration: Calibration | None) -> str:
-    """Mean untraced time of one instance: the phase's calibrated cells, ns a cycle, over its instances a cycle."""
+def _estimated_total(phase: str, mean_ns: float, calibration: Calibration | None) -> str:
+    """Mean untraced time of an instance that takes so long: the phase's calibrated cells over its measured ones."""
     assert calibration is not None
     cells = calibration.cells.filter(pl.col("phase") == phase)
     measured, calibrated = (float(cells.get_column(c).sum()) for c in ("measured_ns", "calibrated_ns"))
-    return milliseconds(rank.total_ns(phase) / rank.instances[phase] * calibrated / measured if measured else None)
+    return milliseconds(mean_ns * calibrated / measured if measured else None)
 
 
 def _draw_cycles(frame: pl.DataFrame, phase: str) -> None:
