@@ -492,11 +492,30 @@ def test_ranks_that_know_a_tenth_less_of_a_kernels_calls_are_compared_by_module(
     def rank(known: int) -> InstanceKernels:
         return kernels_of({key("a", "moe", EXPERTS): steady(known, 9, 10), key("a"): steady(100 - known, 9, 10)})
 
-    ranks = {"0": rank(50), "1": rank(60)}
-    assert placed_alike(ranks) == ranks
+    for one, other in ((50, 60), (0, 10), (100, 90)):
+        ranks = {"0": rank(one), "1": rank(other)}
+        assert placed_alike(ranks) == ranks
     placed = placed_alike({"0": rank(50), "1": rank(61)})
     assert [one.keys.rows() for one in placed.values()] == [[key("a", "moe")]] * 2
     assert placed["1"].times.select("calls", "busy_ns", "exposed_ns").unique().rows() == [(100, 54, 18)]
+
+
+def test_shares_are_of_the_calls_of_all_instances() -> None:
+    """Rank 0 knows nine of ten calls, though in an instance as many are known as not."""
+    one = kernels_of({key("a", "moe", EXPERTS): steady(5, 9, 9), key("a"): steady(5, 9, 1)})
+    half = kernels_of({key("a", "moe", EXPERTS): steady(5, 9, 9), key("a"): steady(5, 9, 9)})
+    assert placed_alike({"0": one, "1": half})["1"].keys.rows() == [key("a", "moe")]
+    assert placed_alike({"0": one, "1": one})["1"].keys.height == 2
+
+
+def test_calls_of_a_class_are_added_up_over_ranks_and_modules() -> None:
+    one = {
+        key("a", "moe", EXPERTS): steady(3, 4),
+        key("a", "moe", MLP): steady(3, 4),
+        key("a", "gemm", MLP): steady(4, 4),
+    }
+    placed = placed_alike({"0": kernels_of(one), "1": kernels_of({key("a"): steady(10, 4)})})
+    assert [rank.keys.rows() for rank in placed.values()] == [[key("a", "moe")]] * 2
 
 
 def test_a_kernel_that_is_compared_by_name_is_of_the_class_that_most_placed_calls_are_of() -> None:
@@ -536,18 +555,20 @@ def test_what_is_slower_is_summed_by_class() -> None:
     one = {
         key("a"): steady(1, 90),
         key("b"): steady(1, 50),
+        key("e"): steady(1, 24),
         key("c", "moe"): steady(1, 7),
         key("d", phase="draft"): steady(1, 3),
     }
     other = {
         key("a"): steady(1, 60),
         key("b"): steady(1, 55),
+        key("e"): steady(1, 20),
         key("c", "moe"): steady(1, 7),
         key("d", phase="draft"): steady(1, 2),
     }
     assert slower_ns(compared(one, other)).rows() == [
         ("0", "draft", "gemm", 1.0),
-        ("0", "verify", "gemm", 30.0),
+        ("0", "verify", "gemm", 34.0),
         ("0", "verify", "moe", 0.0),
         ("1", "draft", "gemm", 0.0),
         ("1", "verify", "gemm", 5.0),
@@ -558,6 +579,22 @@ def test_what_is_slower_is_summed_by_class() -> None:
 def test_kernels_that_are_never_seen_alone_have_no_ratio() -> None:
     rows = pl.DataFrame({"ranks": [["0", "1"]] * 2, "instance_ns": [[0.0, 5.0], [4.0, 5.0]]})
     assert typical_ratio(rows) == {"0": 1.0, "1": 1.25}
+    alone = pl.DataFrame(
+        {
+            "ranks": [["0", "1"]] * 6,
+            "instance_ns": [[0.0, 5.0], [0.0, 6.0], [0.0, 7.0], [1.0, 1.0], [100.0, 110.0], [1000.0, 2000.0]],
+        }
+    )
+    # Three kernels have a ratio, 1, 1.1 and 2, and half of their time lies in the last.
+    assert typical_ratio(alone)["1"] == 1.1
+
+
+@pytest.mark.parametrize(("first", "ratio"), [(50.0, 1.5), (49.0, 2.0)])
+def test_half_of_the_time_is_reached_with_the_kernel_that_completes_it(first: float, ratio: float) -> None:
+    """Ratios 1.5, 2 and 4 of kernels of which the first takes half of the time on the fastest rank, or nearly."""
+    least = (first, 30.0, 20.0)
+    ns = [[one, one * times] for one, times in zip(least, (1.5, 2.0, 4.0), strict=True)]
+    assert typical_ratio(pl.DataFrame({"ranks": [["0", "1"]] * 3, "instance_ns": ns}))["1"] == ratio
 
 
 def test_a_rank_in_the_middle_is_with_the_slower_ones() -> None:
