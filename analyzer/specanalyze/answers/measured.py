@@ -21,19 +21,18 @@ from specanalyze.answers.instance_kernels import InstanceKernels
 from specanalyze.answers.kernels import SCHEMA as KERNEL_SCHEMA
 from specanalyze.answers.measured_rank import MeasuredRank, read_measured
 from specanalyze.answers.neighbours import FEW
-from specanalyze.answers.positions import acceptance_by_position
+from specanalyze.answers.phase_communication import matched_waits, phase_communication
+from specanalyze.answers.positions import acceptance_by_position, verify_steps
 from specanalyze.answers.uneven_kernels import compared_kernels, uneven_kernels
 from specanalyze.answers.whole_cycles import whole_cycles
-from specanalyze.attribution.collective_match import match
 from specanalyze.attribution.cycles import CYCLE_SCHEMA, replicas
-from specanalyze.attribution.waits import Talk, Waits, joined_waits
+from specanalyze.attribution.waits import Talk, Waits
 from specanalyze.engines.engine import ranks_of
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError
 from specschema.figures import percent
-from specschema.kernel_classes import classify
-from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, IDLE_BUCKETS, LEAF_PHASES
+from specschema.phases import BUCKETS, IDLE_BUCKETS, LEAF_PHASES
 
 Floats = NDArray[np.float64]
 
@@ -120,31 +119,8 @@ class Measured:
         return {phase: dict(row) for phase, row in self._means.items()}
 
     def communication(self, phase: str, bucket: str | None = None) -> pl.DataFrame | None:
-        """Waiting and transfer of the communication kernels in each replay of a phase, mean over the ranks (rule D4).
-
-        Args:
-            phase: leaf phase.
-            bucket: ``allreduce`` or ``other_comm``; None for both.
-
-        Returns:
-            window, replay, wait_ns, transfer_ns in order of time; None where nothing could be matched across ranks.
-        """
-        if self.waits is None or not self.waits.matched:
-            return None
-        ranks = len(self.breakdown.ranks)
-        mine = self.waits.table(
-            *("window", "replay", "wait_ns", "transfer_ns", *(("name", "op") if bucket is not None else ())),
-            of=self.waits.in_phase(phase) & (pl.col("replay") >= 0) & ~pl.col("voided"),
-        )
-        if bucket is not None:
-            mine = mine.filter(_communication_bucket(mine) == bucket)
-        if not mine.height:
-            return None
-        return (
-            mine.group_by("window", "replay")
-            .agg((pl.col(c).sum() / ranks).alias(c) for c in ("wait_ns", "transfer_ns"))
-            .sort("window", "replay")
-        )
+        """See ``phase_communication.phase_communication``."""
+        return phase_communication(self.waits, len(self.breakdown.ranks), phase, bucket)
 
     def transfer_share(self, phase: str, bucket: str | None = None) -> float | None:
         """Transfer's share of a phase's communication time (of one bucket of it, where named); None where it is unknown."""
@@ -284,7 +260,7 @@ class Measured:
         """Draft steps a cycle: the server's argument, else the draft tokens of a chain."""
         if self.said_draft_steps is not None:
             return self.said_draft_steps
-        said = _count(argument(self.environment, *STEP_ARGUMENTS))
+        said = whole_number(argument(self.environment, *STEP_ARGUMENTS))
         return said if said is not None else self.draft_tokens
 
     @property
@@ -298,7 +274,7 @@ class Measured:
         known = self.decoding().select((pl.col("draft_tokens") + 1) * pl.col("batch_size").fill_null(1)).drop_nulls()
         if known.height:
             return float(known.to_series().cast(pl.Float64).mean())  # type: ignore[arg-type]
-        said = _count(argument(self.environment, "speculative_num_draft_tokens"))
+        said = whole_number(argument(self.environment, "speculative_num_draft_tokens"))
         if said is not None:
             return said * self.batch_size
         return (self.draft_steps + 1) * self.batch_size if self.draft_steps is not None else None
@@ -312,23 +288,7 @@ class Measured:
 
     def accepts(self) -> pl.DataFrame:
         """One row a request and verify step: drafted (the depth of the draft, not the size of its tree), accepted, committed."""
-        rows = self.decoding().filter(pl.col("accepted_draft_tokens").is_not_null())
-        steps = self.draft_steps
-        drafted = pl.min_horizontal("draft_tokens", pl.lit(steps)).cast(pl.Int64)  # of a null and a number: the number
-        return (
-            rows.filter(pl.col("accepted_draft_tokens").list.len() == pl.col("accept_lengths").list.len())
-            .select(
-                drafted.alias("drafted"),
-                pl.col("accepted_draft_tokens").alias("accepted"),
-                pl.col("accept_lengths").alias("committed"),
-            )
-            .explode("accepted", "committed", empty_as_null=True)
-            .drop_nulls("accepted")
-        )
-
-
-def _count(value: Any) -> int | None:
-    return whole_number(value)
+        return verify_steps(self.decoding(), self.draft_steps)
 
 
 def acceptance_of(recordings: Sequence[Measured]) -> Floats:
@@ -388,26 +348,7 @@ def measured_of_ranks(trace: Trace, reduced: Iterable[MeasuredRank]) -> Measured
         table,
         tuple(replicas(trace, table)),
         pl.concat(tables) if tables else pl.DataFrame(schema=KERNEL_SCHEMA),
-        _matched(talks, len(trace.sources)),
+        matched_waits(talks, len(trace.sources)),
         draft_once=once_shares(parts),
         instances=instances,
     )
-
-
-def _communication_bucket(collectives: pl.DataFrame) -> pl.Series:
-    """Bucket of each collective: its kernel's class, as in the partition; else its operation says it."""
-    names = collectives.get_column("name")
-    known = {n: b for n in names.unique().drop_nulls().to_list() if (b := classify(n).bucket) in COMMUNICATION_BUCKETS}
-    by_op = pl.when(pl.col("op") == "allreduce").then(pl.lit("allreduce")).otherwise(pl.lit("other_comm"))
-    by_name = pl.col("name").replace_strict(known, default=None, return_dtype=pl.String)
-    return collectives.select(pl.coalesce(by_name, by_op)).to_series()
-
-
-def _matched(talks: Mapping[int, list[Talk]], ranks: int) -> Waits | None:
-    """Collectives matched window by window, where all ranks have the window."""
-    if ranks < 2:
-        return None
-    found = [w for talk in talks.values() if len(talk) == ranks and (w := match(talk)) is not None]
-    if not found:
-        return None
-    return joined_waits(found, {key: sum(w.unmatched.get(key, 0) for w in found) for key in found[0].unmatched})

@@ -17,6 +17,32 @@ POSITION_SCHEMA: Final[dict[str, Any]] = {
 """Columns of ``acceptance_by_position``."""
 
 
+def verify_steps(cycles: pl.DataFrame, draft_steps: int | None) -> pl.DataFrame:
+    """Verify steps of some cycles.
+
+    Args:
+        cycles: decode cycles, columns of ``cycles.CYCLE_SCHEMA``.
+        draft_steps: depth of the draft; None where it is not known.
+
+    Returns:
+        One row a request and verify step whose accepts are known: drafted (the depth of the draft, not the size of its tree), accepted, committed.
+    """
+    rows = cycles.filter(pl.col("accepted_draft_tokens").is_not_null())
+    drafted = pl.min_horizontal("draft_tokens", pl.lit(draft_steps)).cast(
+        pl.Int64
+    )  # of a null and a number: the number
+    return (
+        rows.filter(pl.col("accepted_draft_tokens").list.len() == pl.col("accept_lengths").list.len())
+        .select(
+            drafted.alias("drafted"),
+            pl.col("accepted_draft_tokens").alias("accepted"),
+            pl.col("accept_lengths").alias("committed"),
+        )
+        .explode("accepted", "committed", empty_as_null=True)
+        .drop_nulls("accepted")
+    )
+
+
 def acceptance_by_position(steps: pl.DataFrame) -> pl.DataFrame:
     """Acceptance at each draft position, counted from 1, as the verifier counts it (stop tokens play no part).
 
