@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from speccollect import __version__
-
-if TYPE_CHECKING:
-    from speccollect.config import WindowSettings
+from speccollect.cli.options import (
+    Backend,
+    Folder,
+    Force,
+    Output,
+    WindowsText,
+    chosen_folder,
+    prompt_of,
+    window_settings,
+)
 
 app = typer.Typer(
     name="speccollect",
@@ -20,65 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-_WINDOWS_HELP = (
-    "Which decode cycles are profiled: 'off', or e.g. 'skip=60,warmup=2,record=40,repeat=3,gap=60'; "
-    "also cpu_ops, ranges, stamps, details, modules, cupti."
-)
-Folder = Annotated[
-    Optional[Path],  # noqa: UP045  typer reads this at run time, on Python 3.10 too
-    typer.Option(
-        "--dir", help="The server's collector folder.", envvar="SPECANALYZE_DIR", show_default="SPECANALYZE_DIR"
-    ),
-]
-Output = Annotated[Path, typer.Option("-o", "--output", help="Trace to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
-Backend = Annotated[
-    str,
-    typer.Option(
-        help="What records the windows: torch (torch.profiler), or cupti (NVIDIA's cupti-python: exact graph nodes)."
-    ),
-]
-WindowsText = Annotated[str, typer.Option("--windows", help=_WINDOWS_HELP)]
-
-
-def _folder(folder: Path | None) -> Path:
-    from speccollect.config import default_folder
-
-    return folder if folder is not None else default_folder()
-
-
-def _windows(text: str, cpu_ops: bool = False, backend: str = "torch") -> "WindowSettings":  # noqa: UP037  typer evaluates annotations
-    import dataclasses
-
-    from speccollect.config import parse_windows
-    from specschema.errors import UsageError
-
-    settings = parse_windows(text)
-    if backend not in ("torch", "cupti"):
-        raise UsageError(f"--backend is torch or cupti, not {backend!r}")
-    if backend == "cupti":
-        settings = dataclasses.replace(settings, cupti=True)
-    return dataclasses.replace(settings, cpu_ops=True) if cpu_ops else settings
-
-
-def _prompt_of(path: Path) -> str:
-    """The text of a prompt's file.
-
-    Raises:
-        UsageError: it is no UTF-8, empty, or can't be read.
-    """
-    from specschema.errors import UsageError
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--prompt-file {path}: byte {error.start} is not UTF-8") from None
-    except OSError as error:
-        raise UsageError(f"--prompt-file {path} can't be read: {error.strerror or error}") from None
-    if not text.strip():
-        raise UsageError(f"--prompt-file {path} is empty")
-    return text
 
 
 def _build_once() -> None:
@@ -137,9 +85,9 @@ def run(
     from speccollect.launch import launch, server_command
     from specschema.errors import UsageError
 
-    _windows("", backend=backend)
+    window_settings("", backend=backend)
     server_command(context.args, nsys_output if nsys else None)  # refused before anything is compiled
-    place = _folder(folder)
+    place = chosen_folder(folder)
     if place.exists() and not place.is_dir():
         raise UsageError(
             f"--dir {place} is no folder: ranks could announce themselves nowhere, and nothing would be recorded"
@@ -203,10 +151,10 @@ def request(
     if prompt is not None:
         prompts = [prompt]
     elif prompt_file:
-        prompts = [_prompt_of(path) for path in prompt_file]
+        prompts = [prompt_of(path) for path in prompt_file]
     elif input_ids:
         prompts = [ids(input_ids)]
-    settings = _windows(windows, cpu_ops, backend)
+    settings = window_settings(windows, cpu_ops, backend)
     endpoint = find_endpoint(url, api, key=api_key, input_ids=input_ids > 0, timeout=timeout)
     bodies = [
         request_body(endpoint, text, max_tokens, ignore_eos=ignore_eos, temperature=temperature)
@@ -216,7 +164,7 @@ def request(
     _build_once()
     with progress(max_tokens * len(bodies)) as on_tokens:
         session = record_requests(
-            _folder(folder),
+            chosen_folder(folder),
             endpoint,
             bodies,
             output,
@@ -260,7 +208,7 @@ def status(folder: Folder = None) -> None:
     from speccollect.control.status import read_statuses
     from speccollect.control.word import read_command
 
-    place = _folder(folder)
+    place = chosen_folder(folder)
     show_status(place, read_command(place), read_statuses(place))
 
 
@@ -280,8 +228,8 @@ def arm(
     from speccollect.control.status import nobody
     from speccollect.control.word import arm as write
 
-    place = _folder(folder)
-    command = write(place, _windows(windows, cpu_ops, backend))
+    place = chosen_folder(folder)
+    command = write(place, window_settings(windows, cpu_ops, backend))
     typer.echo(f"recording {command.recording} is armed in {place}; end it with: speccollect disarm --dir {place}")
     if alone := nobody(place):
         typer.echo(f"speccollect: {alone}", err=True)
@@ -299,7 +247,7 @@ def disarm(
     from speccollect.control.word import read_command, recording_folder
     from specschema.errors import TraceError
 
-    place = _folder(folder)
+    place = chosen_folder(folder)
     before = read_command(place)
     if not before.armed:
         raise TraceError(
@@ -341,7 +289,7 @@ def merge(
     from speccollect.trace.output_path import refuse_output
 
     refuse_output(output, force=force)
-    show_merged(write(_folder(folder), output, recording=recording, force=force, expected_ranks=ranks))
+    show_merged(write(chosen_folder(folder), output, recording=recording, force=force, expected_ranks=ranks))
 
 
 @app.command()
@@ -368,7 +316,7 @@ def demo(
     from speccollect.trace.output_path import refuse_output
 
     refuse_output(output, force=force)  # before torch, which may be missing, is
-    if _windows(windows).cupti:
+    if window_settings(windows).cupti:
         _build_buffers()
     from speccollect.demo.main import run_demo
 

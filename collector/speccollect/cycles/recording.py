@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from speccollect.config import WindowSettings
 from speccollect.cycles import segment as seg
+from speccollect.cycles.lost import Lost as Lost
 from speccollect.cycles.phase_codes import CODES, KNOWN_NAMES
 from speccollect.cycles.ranges import NvtxRanges
 from speccollect.cycles.rows import COMMITTING_MODES
@@ -40,29 +41,6 @@ STEP_NS: Final = 20_000_000
 
 _now = time.time_ns
 _steady = time.monotonic_ns
-
-
-class Lost:
-    """What was dropped, by kind. Counted, so that a report can say it."""
-
-    __slots__ = ("cycles", "late_accepts", "other_thread", "phases", "requests", "unclosed", "windows")
-
-    def __init__(self) -> None:
-        self.cycles = 0
-        self.phases = 0
-        self.requests = 0
-        self.windows = 0
-        self.late_accepts = 0
-        self.unclosed = 0
-        self.other_thread = 0
-
-    def section(self) -> dict[str, int]:
-        """Kind -> count."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def total(self) -> int:
-        """Everything that was dropped."""
-        return sum(self.section().values())
 
 
 class Recording:

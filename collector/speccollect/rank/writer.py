@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -227,6 +228,9 @@ class Writer(threading.Thread):
             self._recording.say(
                 f"window {number} is lost: its events could not be read ({type(error).__name__}: {error})"
             )
+            if profile.events is not None:
+                with contextlib.suppress(Exception):  # left to Python they would go under the interpreter lock
+                    profile.events.release()
             return False
         return True
 
