@@ -60,7 +60,7 @@ def test_a_recording_against_itself_moves_nothing() -> None:
     assert result.differences == []
     assert set(result.table["verdict"]) == {"within noise", "unknown"}
     assert set(result.table.filter(pl.col("verdict") == "unknown")["scope"]) == {"rest"}
-    assert any("compared with itself" in line for line in result.warnings)
+    assert any("story" in line and "given twice" in line for line in result.warnings)
     assert result.kernels.height == 0
     assert result.cycle_change is None
 

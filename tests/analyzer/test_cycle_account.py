@@ -20,7 +20,7 @@ from specanalyze.answers.cycle_account import (
     TYPICAL,
     UNTRACED,
     account,
-    clock_of_both,
+    common_clock,
 )
 from specanalyze.answers.measured import measure
 from specanalyze.formats.load import open_trace
@@ -90,7 +90,7 @@ def test_one_clock_for_both() -> None:
     """tok/s of an untraced recording used to stand beside that of a traced one."""
     controlled = sweep_recording(2).trace()
     traced = replace(sweep_recording(2, control=False), observer_ns=5_000_000).trace()
-    assert clock_of_both(measure(controlled), measure(traced)) == TRACED
+    assert common_clock((measure(controlled), measure(traced))) == TRACED
     for pair in ((controlled, traced), (traced, controlled)):
         result = compare(*pair)
         adds_up(result)
@@ -106,7 +106,7 @@ def test_cycles_without_a_successor_are_clocked_by_their_phases() -> None:
     """Windows of one cycle: no start-to-start time is known."""
     alone = replace(sweep_recording(2, control=False), traced=1, windows=(10, 20, 30))
     m = measure(alone.trace())
-    assert clock_of_both(m, m) == PHASES
+    assert common_clock((m, m)) == PHASES
     result = compare(alone.trace(), sweep_recording(2).trace())
     assert result.clock == PHASES
     adds_up(result)

@@ -147,6 +147,18 @@ def test_the_setting_on_the_x_axis_may_differ_and_what_goes_with_it() -> None:
         sweep([r.trace() for r in recordings])
 
 
+def test_one_clock_for_all_points() -> None:
+    """A recording without untraced cycles used to lose against others by what observing added to it."""
+    same = [replace(sweep_recording(n), observer_ns=9_000_000) for n in (2, 5)]
+    controlled = sweep([r.trace() for r in same])
+    mixed = sweep([same[0].trace(), replace(same[1], control=False).trace()])
+    assert (controlled.clock, mixed.clock) == ("untraced", "traced")
+    assert controlled.best == mixed.best
+    for before, after in zip(controlled.points.to_dicts(), mixed.points.to_dicts(), strict=True):
+        assert after["step_ns"] - before["step_ns"] == pytest.approx(9_000_000, rel=0.01)
+    assert any("observed cycles" in line and same[1].name in line for line in mixed.warnings)
+
+
 def test_observed_cycles_are_said_to_be_too_slow() -> None:
     result = sweep([sweep_recording(n, control=False).trace() for n in (2, 5)])
     assert any("fewer than 5 untraced control cycles" in line for line in result.warnings)

@@ -13,26 +13,26 @@ import polars as pl
 from specanalyze.answers.bootstrap import LEVEL, SEED, Floats, Interval, difference_intervals
 from specanalyze.answers.cycle_account import (
     BETWEEN,
+    CLOCKS,
     PARTS,
-    PHASES,
-    TRACED,
     UNTRACED,
     CycleAccount,
     account,
-    clock_of_both,
+    common_clock,
 )
 from specanalyze.answers.environment import (
     Difference,
     check_baseline,
     differences,
     environment_of,
+    listed,
     recorder_difference,
     run_differences,
     unknown,
 )
 from specanalyze.answers.kernel_changes import kernel_changes
 from specanalyze.answers.measured import Measured, measure_each
-from specanalyze.answers.medians import resampled_medians
+from specanalyze.answers.medians import FEWEST_AT_99, resampled_medians
 from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.answers.unlike_recordings import unlike_recordings
 from specanalyze.answers.window_context import unlike_contexts
@@ -41,6 +41,8 @@ from specschema.errors import UsageError
 from specschema.figures import percent
 from specschema.phases import BUCKETS, IDLE_BUCKETS
 
+TOKENS_APART: Final = 1.02
+"""Tokens a cycle that differ by more than this factor make cycles unlike."""
 SMALLEST_SHARE: Final = 0.01
 """A change of less than this share of the cycle is called small even where it is beyond noise: nobody should act on it."""
 FASTER, SLOWER, SMALL, NOISE, UNKNOWN, ONLY = "faster", "slower", "small", "within noise", "unknown", "only in one"
@@ -61,12 +63,6 @@ TABLE_SCHEMA: Final = {
 ranks, hidden time included) or rest (see ``cycle_account.PARTS``, named in ``phase``); times are ns a cycle. Rows of scope phase and
 rest sum to the row of the cycle, buckets to their phase's, before, after and change alike."""
 
-CLOCKS: Final = {
-    UNTRACED: "median of untraced cycles, start to start",
-    TRACED: "median of traced cycles, start to start, which observing makes longer",
-    PHASES: "median of what the phases of a traced cycle add up to: no two traced cycles follow each other",
-}
-"""What the cycle is by each clock."""
 PHASES_COVER: Final = "mean over whole traced cycles and ranks"
 """What phases, buckets and kernels are of."""
 
@@ -119,7 +115,7 @@ def compare(
         before: the first.
         after: the second.
         baseline: the first one is what the second is judged by, so it must have run on the same environment. A plain
-            recording beside a speculating one is always taken so.
+            recording beside a speculating one is always taken so, whichever comes first.
         accept_differences: let it pass where it did not.
         phase_map: regular expression -> phase for range names that are not built in.
 
@@ -143,19 +139,22 @@ def compare_measured(
     """
     before, after = a.trace, b.trace
     warnings = recording_warnings((before, after))
-    if baseline or (b.speculating and not a.speculating):
-        speed = a.tokens_per_second
+    one_plain = a.speculating != b.speculating
+    if baseline or one_plain:
+        base, judged = (a, b) if baseline or not a.speculating else (b, a)
+        speed = base.tokens_per_second
         what = "" if speed is None else f"{speed:.1f} tok/s"
-        warnings += check_baseline(before, after, accept=accept_differences, what=what)
+        warnings += check_baseline(base.trace, judged.trace, accept=accept_differences, what=what)
     elif missing := unknown(environment_of(before), environment_of(after)):
-        warnings.append(f"not recorded in both, so it may differ as well: {', '.join(missing[:8])}")
-    if b.speculating and not a.speculating:
-        a_forward = _as_verify(a)
-        warnings.append("decode of the first is set beside verify of the second: both are the target's forward")
-    else:
-        a_forward = a
-    warnings += a.stalls() + b.stalls() + unlike_contexts(a, b) + unlike_recordings(a, b)
-    clock = clock_of_both(a, b)
+        warnings.append(f"not recorded in both, so it may differ as well: {listed(missing)}")
+    a_forward, b_forward = (_as_verify(m) if one_plain and not m.speculating else m for m in (a, b))
+    if one_plain:
+        sides = ("first", "second") if b.speculating else ("second", "first")
+        warnings.append(
+            f"decode of the {sides[0]} is set beside verify of the {sides[1]}: both are the target's forward"
+        )
+    warnings += a.stalls() + b.stalls() + unlike_contexts(a, b) + unlike_recordings(a, b) + _other_tokens(a, b)
+    clock = common_clock((a, b))
     if clock != UNTRACED:
         warnings.append(
             f"the cycle is the {CLOCKS[clock]}, in both: launch, gap and host times are no ground for a decision; record untraced "
@@ -169,14 +168,24 @@ def compare_measured(
         [*recorder_difference(before, after), *differences(*environments)],
         run_differences(*environments),
         pl.DataFrame(
-            [_cycle_row(one, other), *_phase_rows(a_forward, b), *_rest_rows(one, other)], schema=TABLE_SCHEMA
+            [_cycle_row(one, other), *_phase_rows(a_forward, b_forward), *_rest_rows(one, other)], schema=TABLE_SCHEMA
         ),
-        kernel_changes(a_forward, b),
+        kernel_changes(a_forward, b_forward),
         (_speed(a, one), _speed(b, other)),
         (a.accept_length, b.accept_length),
         clock,
         list(dict.fromkeys(warnings)),
     )
+
+
+def _other_tokens(a: Measured, b: Measured) -> list[str]:
+    one, other = a.tokens_per_cycle, b.tokens_per_cycle
+    if one is None or other is None or max(one, other) <= TOKENS_APART * min(one, other):
+        return []
+    return [
+        f"a cycle commits {one:.2f} tokens in {a.trace.name} and {other:.2f} in {b.trace.name}: a longer one may still be worth it; judge by "
+        "tok/s (see breakeven)"
+    ]
 
 
 def _speed(m: Measured, of: CycleAccount) -> float | None:
@@ -241,7 +250,7 @@ def _row(
 def difference_of_medians(before: Floats, after: Floats) -> Interval:
     """Median of ``after`` minus that of ``before``, with bounds; one figure a cycle."""
     value = float(np.median(after) - np.median(before))
-    if len(before) < 2 or len(after) < 2:
+    if min(len(before), len(after)) < FEWEST_AT_99:
         return Interval(value, None, None)
     drawn = resampled_medians(after, SEED + 1) - resampled_medians(before)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -344,7 +353,7 @@ def regressions(result: Comparison, above: float) -> list[str]:
 def comparison_json(result: Comparison) -> dict[str, Any]:
     """The comparison as a JSON document: times in ns a cycle."""
 
-    def listed(differing: list[Difference]) -> list[dict[str, Any]]:
+    def rows(differing: list[Difference]) -> list[dict[str, Any]]:
         return [{"name": d.name, "before": d.before, "after": d.after, "matters": d.matters} for d in differing]
 
     return {
@@ -359,8 +368,8 @@ def comparison_json(result: Comparison) -> dict[str, Any]:
             "phase, bucket, part, kernels": PHASES_COVER,
             "rest": {part: PARTS[part] for part in PARTS if part in set(result.table["phase"])},
         },
-        "environment": listed(result.differences),
-        "environment_of_the_run": listed(result.of_the_run),
+        "environment": rows(result.differences),
+        "environment_of_the_run": rows(result.of_the_run),
         "tokens_per_second": list(result.tokens_per_second),
         "accept_length": list(result.accept_lengths),
         "table": result.table.to_dicts(),

@@ -6,6 +6,7 @@ nor stay below it. The parts here fill the difference, each for one reason, to t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,12 +30,26 @@ PARTS: Final = {
 }
 """Parts of a cycle beside its phases, in the order in which they lead from the phases' sum to the cycle."""
 
+CLOCKS: Final = {
+    UNTRACED: "median of untraced cycles, start to start",
+    TRACED: "median of traced cycles, start to start, which observing makes longer",
+    PHASES: "median of what the phases of a traced cycle add up to: no two traced cycles follow each other",
+}
+"""What the cycle is by each clock."""
 
-def clock_of_both(one: Measured, other: Measured) -> str:
-    """The truest clock that both have."""
-    if one.controlled and other.controlled:
+
+def common_clock(recordings: Sequence[Measured]) -> str:
+    """The truest clock that all of the recordings have."""
+    if all(m.controlled for m in recordings):
         return UNTRACED
-    return TRACED if len(one.steps_ns(True)) and len(other.steps_ns(True)) else PHASES
+    return TRACED if all(len(m.steps_ns(True)) for m in recordings) else PHASES
+
+
+def clocked_ns(m: Measured, clock: str) -> Floats:
+    """Cycle times by a clock that the recording has, in order of time."""
+    if clock == PHASES:
+        return np.asarray(m.matrix((*m.phases, "cycle")).sum(axis=(1, 2)), dtype=np.float64)
+    return m.steps_ns(traced=clock == TRACED)
 
 
 @dataclass(frozen=True)
@@ -61,19 +76,17 @@ def account(m: Measured, clock: str) -> CycleAccount:
 
     Args:
         m: the recording; controlled where the clock is ``untraced``, with neighbouring traced cycles where it is ``traced``.
-        clock: of ``clock_of_both``.
+        clock: of ``common_clock``.
     """
     between = _between(m)
     phases_ns = float(m.matrix((*m.phases, "cycle")).sum(axis=(1, 2)).mean())
     parts = {BETWEEN: float(between.mean())} if len(between) else {}
     mean_ns = phases_ns + sum(parts.values())
+    cycles = clocked_ns(m, clock)
     if clock == PHASES:
-        cycles = np.asarray(m.matrix((*m.phases, "cycle")).sum(axis=(1, 2)), dtype=np.float64)
         return CycleAccount(cycles, {TYPICAL: float(np.median(cycles)) - phases_ns}, np.zeros(0))
     if clock == TRACED:
-        cycles = m.steps_ns(traced=True)
         return CycleAccount(cycles, {**parts, TYPICAL: float(np.median(cycles)) - mean_ns}, between)
-    cycles = m.clock_ns()
     control = m.control
     traced_ns = None if control is None else control.traced_ns
     if control is None or traced_ns is None:

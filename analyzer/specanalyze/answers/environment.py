@@ -339,20 +339,21 @@ def check_environment(
     """
     before, after = environment_of(first), environment_of(trace)
     matter = [d for d in differences(before, after) if d.matters and not varied(d.name)]
-    listed = ", ".join(f"{d.name} ({_shown(d.before)} there, {_shown(d.after)} here)" for d in matter)
+    each = ", ".join(f"{d.name} ({_shown(d.before)} there, {_shown(d.after)} here)" for d in matter)
     if matter and not accept:
         raise TraceError(
-            f"{refusal}{first.name} ran on another environment than {trace.name}:{figure} {listed}; "
+            f"{refusal}{first.name} ran on another environment than {trace.name}:{figure} {each}; "
             "record it again as the server runs now, or give --accept-differences"
         )
-    said = [f"{role} {first.name} differs in what matters, accepted: {listed}"] if matter else []
+    said = [f"{role} {first.name} differs in what matters, accepted: {each}"] if matter else []
     if missing := [name for name in unknown(before, after) if not varied(name)]:
         said.append(
-            f"whether {first.name} ran on the same environment cannot be checked: {_listed(missing)} not recorded in both; "
+            f"whether {first.name} ran on the same environment cannot be checked: {listed(missing)} not recorded in both; "
             + advice(trace if collected(first) else first, SETTINGS)
         )
     return said
 
 
-def _listed(names: list[str], most: int = 6) -> str:
+def listed(names: list[str], most: int = 6) -> str:
+    """The first of some names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

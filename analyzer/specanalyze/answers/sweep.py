@@ -12,19 +12,21 @@ import polars as pl
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.answers.best_setting import Tried, best_setting, in_order, no_best
 from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
+from specanalyze.answers.cycle_account import CLOCKS, UNTRACED, clocked_ns, common_clock
 from specanalyze.answers.environment import PARALLEL_SIZES, argument, check_environment
 from specanalyze.answers.line_fit import fit_lines
-from specanalyze.answers.measured import Measured, acceptance_of, measure_each
+from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
 from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.recording_warnings import recording_warnings
+from specanalyze.answers.sweep_predictions import no_predictions, predictions_of
+from specanalyze.answers.unlike_recordings import unlike_recordings
 from specanalyze.answers.window_context import unlike_contexts
-from specanalyze.answers.wiring import simulated
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
 from specschema.errors import TraceError, UsageError
-from specschema.figures import about, are, counted, were
+from specschema.figures import about, counted
 from specschema.phases import BUCKETS
 
 DRAFT_STEPS: Final = "draft_steps"
@@ -50,7 +52,8 @@ POINT_SCHEMA: Final = {
     "high": pl.Float64,
 }
 """Columns of ``Sweep.points``: a recording (or one of its batch sizes) a row; tokens are those that verify scores a cycle,
-step_ns the median cycle by the truest clock at hand, low and high the bounds of tokens_per_second."""
+draft_ns, verify_ns and draft_extend_ns means over whole traced cycles and ranks, step_ns the median cycle by the clock of the sweep,
+tokens_per_second by it (of all requests), low and high its bounds at 99 %."""
 
 FIT_SCHEMA: Final = {
     "bucket": pl.String,
@@ -64,15 +67,6 @@ FIT_SCHEMA: Final = {
 }
 """Columns of ``Sweep.fit``: ``total`` and one row a bucket of verify; buckets sum to the total."""
 
-PREDICTION_SCHEMA: Final = {
-    "draft_steps": pl.Int64,
-    "accept_length": pl.Float64,
-    "cycle_ns": pl.Float64,
-    "predicted": pl.Float64,
-    "measured": pl.Float64,
-}
-"""Columns of ``Sweep.predictions``: tok/s of every step count that acceptance by position reaches."""
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -80,10 +74,11 @@ class Sweep:
 
     Attributes:
         over: the setting on the x axis.
+        clock: what step_ns and tok/s of all points are of, see ``cycle_account.CLOCKS``.
         points: see POINT_SCHEMA, in order of x.
         fit: see FIT_SCHEMA; empty where all points verify equally many tokens.
         fit_points: points the line goes through.
-        predictions: see PREDICTION_SCHEMA; empty where accepts are unknown or only one step count was recorded.
+        predictions: see ``sweep_predictions.PREDICTION_SCHEMA``; empty where accepts are unknown or only one step count was recorded.
         best: x of the highest measured tok/s; None where fewer than two settings have a known one.
         next_best: x of the second, another one; None where best is.
         margin: share by which the best beats the next; None where best is.
@@ -92,6 +87,7 @@ class Sweep:
     """
 
     over: str
+    clock: str
     points: pl.DataFrame
     fit: pl.DataFrame
     fit_points: int
@@ -157,7 +153,7 @@ def sweep_measured(
     over = DRAFT_STEPS if over in ("steps", "draft-steps") else BATCH_SIZE if over in ("batch", "batch-size") else over
     warnings: list[str] = []
     recordings: list[Measured] = []
-    points: list[_Point] = []
+    parts: list[tuple[Measured, str]] = []
     for number, m in enumerate(measured):
         if not m.speculating:
             raise TraceError(f"{m.trace.name} has no verify phase: a sweep compares recordings that speculate")
@@ -168,29 +164,37 @@ def sweep_measured(
                 raise UsageError(f"--values {said[:40]}: draft steps are a number")
             m = replace(m, said_draft_steps=steps)
         recordings.append(m)
-        points += _batches(m) if over == BATCH_SIZE else [_point(m, _setting(m, over, said))]
+        parts += _batches(m) if over == BATCH_SIZE else [(m, _setting(m, over, said))]
         warnings += recording_warnings([m.trace]) + m.stalls()
-    points.sort(key=lambda p: in_order(p.row["x"]))
+    # tok/s of untraced cycles beside tok/s of traced ones would crown the recording that was not observed.
+    clock = common_clock([m for m, _ in parts])
+    points = sorted((_point(m, x, clock) for m, x in parts), key=lambda p: in_order(p.row["x"]))
     fit, used, said_of_fit = _fit(points)
     warnings += _alike([m.trace for m in recordings], over, accept_differences) + said_of_fit
     for m in recordings[1:]:
         warnings += unlike_contexts(recordings[0], m)
-    if not all(m.controlled for m in recordings):
+        warnings += unlike_recordings(
+            recordings[0], m, batches=over != BATCH_SIZE, ranks=over not in sum(PARALLEL_SIZES, ())
+        )
+    if clock != UNTRACED:
+        lacking = [m.trace.name for m in recordings if not m.controlled]
         warnings.append(
-            f"some recordings have fewer than {FEW} untraced control cycles: their cycle times and tok/s are those of observed cycles, too slow"
+            f"fewer than {FEW} untraced control cycles in {' and '.join(lacking) or 'one of the batch sizes'}: cycle times and tok/s of all "
+            "are those of observed cycles, too slow"
         )
     if fit.height and any(m.transfer_share("verify") is not None for m in recordings):
         warnings.append(
             "verify's all-reduce holds waiting for late ranks, which is no cost of tokens: see `compare` for transfer and wait"
         )
     table = pl.DataFrame([p.row for p in points], schema=POINT_SCHEMA)
-    predictions, said_of_steps = _predictions(recordings, table) if over == DRAFT_STEPS else (_no_predictions(), [])
+    predictions, said_of_steps = predictions_of(recordings, table) if over == DRAFT_STEPS else (no_predictions(), [])
     tried = [Tried(p.row["x"], p.row["tokens_per_second"], p.speeds) for p in points]
     best = best_setting(tried)
     if best is None and any(t.speed for t in tried):
         warnings.append(no_best(tried, over))
     return Sweep(
         over=over,
+        clock=clock,
         points=table,
         fit=fit,
         fit_points=used,
@@ -220,9 +224,11 @@ def _setting(m: Measured, over: str, said: str | None) -> str:
     return str(found)
 
 
-def _point(m: Measured, x: str) -> _Point:
+def _point(m: Measured, x: str, clock: str) -> _Point:
+    cycles = clocked_ns(m, clock)
+    step_ns, tokens = float(np.median(cycles)), m.tokens_per_cycle
     mean = {p: m.phase_ns(p) for p in ("draft", "verify", "draft_extend")}
-    speeds = _speeds(m)
+    speeds = _speeds(m, cycles)
     low, high = np.quantile(speeds, [0.005, 0.995]) if speeds is not None else (None, None)
     row = {
         "recording": m.trace.name,
@@ -232,19 +238,18 @@ def _point(m: Measured, x: str) -> _Point:
         "tokens": m.verify_tokens,
         "cycles": m.cycle_count,
         **{f"{p}_ns": ns for p, ns in mean.items()},
-        "step_ns": m.step_ns,
+        "step_ns": step_ns,
         "accept_length": m.accept_length,
-        "tokens_per_second": m.tokens_per_second,
+        "tokens_per_second": tokens / step_ns * 1e9 if tokens is not None and step_ns else None,
         "low": None if low is None else float(low),
         "high": None if high is None else float(high),
     }
     return _Point(row, m.matrix(("verify",))[:, 0, :], speeds)
 
 
-def _speeds(m: Measured) -> Floats | None:
-    """Resampled tok/s: mean tokens over the median cycle."""
+def _speeds(m: Measured, steps: Floats) -> Floats | None:
+    """Resampled tok/s: mean tokens over the median of the cycles."""
     tokens = m.tokens_per_cycle
-    steps = m.clock_ns()
     known = m.decoding().filter(pl.col("rank") == m.counted[0]).get_column("tokens").drop_nulls()
     if not tokens or not known.sum() or known.len() < 2 or len(steps) < 2:
         return None
@@ -253,21 +258,21 @@ def _speeds(m: Measured) -> Floats | None:
     return np.asarray(speeds, dtype=np.float64)
 
 
-def _batches(m: Measured) -> list[_Point]:
-    """One point for each batch size of a recording."""
+def _batches(m: Measured) -> list[tuple[Measured, str]]:
+    """Each batch size of a recording, as a recording of its own."""
     facts = m.cycles.filter(pl.col("rank") == m.counted[0], pl.col("window").is_not_null())
     sizes = m.decoding().filter(pl.col("window").is_not_null()).get_column("batch_size").drop_nulls().unique().sort()
     if not sizes.len():
         raise TraceError(f"{m.trace.name} does not say the batch size of its cycles: {advice(m.trace, ACCEPTS)}")
-    points = []
+    parts = []
     for size in sizes.to_list():
         chosen = facts.filter(pl.col("batch_size") == size).select("window", "cycle")
         per_cycle = m.per_cycle.join(chosen, on=["window", "cycle"], how="semi")
         if per_cycle.select("window", "cycle").unique().height < ENOUGH_CYCLES:
             continue
         part = replace(m, per_cycle=per_cycle, cycles=m.cycles.filter(pl.col("batch_size") == size))
-        points.append(_point(part, str(size)))
-    return points
+        parts.append((part, str(size)))
+    return parts
 
 
 def _fit(points: Sequence[_Point]) -> tuple[pl.DataFrame, int, list[str]]:
@@ -330,58 +335,18 @@ def _alike(traces: Sequence[Trace], over: str, accept: bool) -> list[str]:
     return list(dict.fromkeys(line for said in lines for line in said))
 
 
-def _no_predictions() -> pl.DataFrame:
-    return pl.DataFrame(schema=PREDICTION_SCHEMA)
-
-
-def _predictions(recordings: Sequence[Measured], points: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """tok/s for every step count: the line of the cycle over draft steps, and accept length from acceptance by position.
-
-    Draft, verify, re-extend and the rest of the cycle each grow linearly with the steps of a chain, so their sum does.
-    """
-    acceptance = acceptance_of(recordings)
-    if not len(acceptance):
-        return _no_predictions(), ["accepts are not recorded: tok/s of other step counts cannot be predicted"]
-    steps = points.get_column("draft_steps").to_numpy().astype(np.float64)
-    if len(np.unique(steps)) < 2:
-        return _no_predictions(), ["one step count only: how the cycle grows with the steps is unknown; record another"]
-    sizes = points.get_column("batch_size").to_numpy()
-    if sizes.max() > 1.05 * sizes.min():
-        return _no_predictions(), ["the recordings' batch sizes differ: other step counts are not predicted from them"]
-    if any(simulated(m.accepts().get_column("accepted"), m.environment) for m in recordings):
-        return _no_predictions(), [
-            "acceptance is simulated, or each step accepted the same: other step counts cannot be predicted from it"
-        ]
-    slope, fixed = np.polyfit(steps, points.get_column("step_ns").to_numpy(), 1)
-    per_request = {m.draft_steps: m.tokens_per_second for m in recordings}
-    scale = float(np.mean([(m.tokens_per_cycle or 0.0) / (m.accept_length or 1.0) for m in recordings]))
-    rows = []
-    for n in range(1, len(acceptance) + 1):
-        length, cycle = 1.0 + float(acceptance[:n].sum()), float(fixed + slope * n)
-        rows.append(
-            {
-                "draft_steps": n,
-                "accept_length": length,
-                "cycle_ns": cycle,
-                "predicted": length * scale / cycle * 1e9 if cycle > 0 else None,
-                "measured": per_request.get(n),
-            }
-        )
-    table = pl.DataFrame(rows, schema=PREDICTION_SCHEMA).drop_nulls("predicted")
-    top = table.sort("predicted", descending=True).row(0, named=True)
-    said = []
-    if top["measured"] is None:
-        said.append(
-            f"{counted(top['draft_steps'], 'draft step')} {are(top['draft_steps'])} predicted to be best but "
-            f"{were(top['draft_steps'])} not recorded: record that, too"
-        )
-    return table, said
-
-
 def sweep_json(result: Sweep) -> dict[str, Any]:
     """The sweep as a JSON document."""
     return {
         "over": result.over,
+        "clock": result.clock,
+        "covers": {
+            "step_ns": CLOCKS[result.clock],
+            "tokens_per_second, low, high": "tokens of all requests over step_ns, with bounds at 99 %",
+            "draft_ns, verify_ns, draft_extend_ns, verify_fit": "mean over whole traced cycles and ranks",
+            "accept_length": "all verify steps on record, traced and untraced",
+            "predictions": "step_ns on a line over the draft steps, accept length from acceptance by position of all recordings",
+        },
         "points": result.points.to_dicts(),
         "fit_points": result.fit_points,
         "verify_fit": result.fit.to_dicts(),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from specanalyze.answers.cycle_account import common_clock
 from specanalyze.answers.environment import check_baseline
 from specanalyze.answers.measured import Measured, measure
 from specanalyze.answers.recording_warnings import recording_warnings
@@ -15,6 +16,7 @@ from specanalyze.diagnosis.diagnosis_claims import beyond, bounded
 from specanalyze.diagnosis.diagnosis_rule import HIGH, LOW, MEDIUM, Found, NotChecked, Rule, Subject
 from specanalyze.diagnosis.diagnosis_rules import RULES
 from specanalyze.trace import Trace
+from specschema.errors import TraceError
 
 FINDING_SCHEMA: Final[dict[str, Any]] = {
     "rule": pl.String,
@@ -46,8 +48,10 @@ class Diagnosis:
         cycle_ns: median cycle.
         window_cycle_ns: the typical cycle at the place of the windows, which wins are parts of; cycle_ns where cycles do not depend on
             their place.
-        tokens_per_second: None where accepts are not recorded.
+        tokens_per_second: by cycle_ns; None where accepts are not recorded.
         warnings: one line each.
+        clock: what cycle_ns is of: untraced cycles, traced ones, or their phases (see ``cycle_account.CLOCKS``).
+        covers: figure -> what it is of, in words.
     """
 
     name: str
@@ -58,6 +62,8 @@ class Diagnosis:
     window_cycle_ns: float
     tokens_per_second: float | None
     warnings: list[str]
+    clock: str
+    covers: dict[str, str]
 
 
 def diagnose(
@@ -76,13 +82,17 @@ def diagnose(
         phase_map: regular expression -> phase for range names that are not built in.
 
     Raises:
-        TraceError: no phases, no whole decode cycle, or a stale baseline.
+        TraceError: no phases, no whole decode cycle, or a baseline that is stale or speculates.
     """
     m = measure(trace, phase_map)
     warnings = list(trace.warnings) if baseline is None else recording_warnings((trace, baseline))
     plain = None
     if baseline is not None:
         plain = measure(baseline, phase_map)
+        if plain.speculating:
+            raise TraceError(
+                f"the baseline {baseline.name} speculates itself; record plain decoding on the same server"
+            )
         speed = plain.tokens_per_second
         warnings += check_baseline(
             baseline, trace, accept=accept_differences, what="" if speed is None else f"{speed:.1f} tok/s"
@@ -131,6 +141,15 @@ def examine(m: Measured, baseline: Measured | None = None, warnings: list[str] |
         m.window_step_ns,
         m.tokens_per_second,
         said,
+        common_clock((m,)),
+        {
+            "cycle_ns": f"{subject.cycle_is_of}, over the whole recording",
+            "window_cycle_ns": "the untraced cycle at the place of the windows"
+            if m.controlled
+            else subject.cycle_is_of,
+            "tokens_per_second": "tokens of all requests over cycle_ns",
+            "phases, buckets and wins": subject.parts_are_of,
+        },
     )
 
 
@@ -138,6 +157,8 @@ def diagnosis_json(result: Diagnosis) -> dict[str, Any]:
     """The diagnosis as a JSON document."""
     return {
         "trace": result.name,
+        "clock": result.clock,
+        "covers": result.covers,
         "cycle_ns": result.cycle_ns,
         "window_cycle_ns": result.window_cycle_ns,
         "tokens_per_second": result.tokens_per_second,

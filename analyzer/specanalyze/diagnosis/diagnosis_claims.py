@@ -18,9 +18,14 @@ Part = tuple[str | None, str]
 
 
 def claimable(s: Subject) -> dict[tuple[str, str], float]:
-    """(phase, bucket) -> ns of the typical cycle: they sum to it, where its busy time fits in."""
+    """(phase, bucket) -> ns of the typical cycle, which they sum to.
+
+    Parts are means of traced cycles: where they come to more than the typical cycle, all are taken as that much less.
+    """
     cells = {(p, b): ns for p, row in s.cells.items() for b, ns in row.items() if ns > 0}
-    return {**cells, REST: max(0.0, s.step_ns - sum(cells.values()))}
+    together = sum(cells.values())
+    fitting = min(1.0, s.step_ns / together) if together else 1.0
+    return {**{c: ns * fitting for c, ns in cells.items()}, REST: max(0.0, s.step_ns - together)}
 
 
 def bounded(s: Subject, found: Found) -> float | None:

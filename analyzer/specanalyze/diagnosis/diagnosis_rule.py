@@ -10,6 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.answers.measured import Measured
+from specschema.figures import counted
 from specschema.phases import BUCKETS, DEVICE_BUCKETS, IDLE_BUCKETS
 
 HIGH, MEDIUM, LOW = "high", "medium", "low"
@@ -137,6 +138,21 @@ class Subject:
         rows = self.m.kernels.filter(condition).group_by("rank").agg(pl.col("whole_exposed_ns").sum())
         each = [ns / cycles[rank] for rank, ns in rows.iter_rows()]
         return sum(each) / len(ranks) if ranks else 0.0
+
+    @property
+    def parts_are_of(self) -> str:
+        """What figures of phases and buckets are of: never the cycles that ``step_ns`` is of, unless nothing else was recorded."""
+        scaled = "" if self.m.idle_factor is None else ", idle time scaled to the untraced cycle"
+        return f"mean of {counted(self.m.cycle_count, 'whole traced cycle')}{scaled}"
+
+    @property
+    def cycle_is_of(self) -> str:
+        """What ``Measured.step_ns``, and tok/s by it, is of."""
+        if self.m.controlled:
+            return f"median of {counted(len(self.m.clock_ns()), 'untraced cycle')}"
+        if len(self.m.steps_ns(traced=True)):
+            return f"median of {counted(len(self.m.clock_ns()), 'traced cycle')}, which observing makes longer"
+        return f"median of what the phases of {counted(self.m.cycle_count, 'traced cycle')} add up to"
 
     @property
     def environment(self) -> Mapping[str, Any]:

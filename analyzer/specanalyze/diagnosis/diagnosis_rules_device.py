@@ -49,11 +49,12 @@ def verify_bound(s: Subject) -> Answer:
         return None
     rest = total - phases["verify"]
     parts = sorted(((ns, b) for b, ns in s.cells["verify"].items() if ns), reverse=True)[:4]
+    each = ", ".join(f"{p} {ms(ns)}" for p, ns in phases.items())
     return Found(
-        f"verify is {percent(share)} of the phases' device-view time: the draft model cannot win more than {ms(rest)} of {ms(total)}",
+        f"verify is {percent(share)} of the phases' device-view time: the draft model cannot win more than {ms(rest)} of their {ms(total)}",
         (
-            ", ".join(f"{p} {ms(ns)}" for p, ns in phases.items()) + f"; the cycle, start to start: {ms(s.step_ns)}",
-            "verify: " + ", ".join(f"{b} {ms(ns)}" for ns, b in parts),
+            f"phases ({s.parts_are_of}): {each}, together {ms(total)}",
+            f"verify (the same): {', '.join(f'{b} {ms(ns)}' for ns, b in parts)}",
         ),
         HIGH,
     )
@@ -127,7 +128,8 @@ def moe_experts(s: Subject) -> Answer:
         return None
     tokens, before = s.m.verify_tokens, s.baseline.verify_tokens
     evidence = [
-        f"MoE {ms(then['moe'])} for {before or 1:g} token(s) a step, {ms(now)} for {'more' if tokens is None else f'{tokens:g}'}; dense GEMM grows by {dense:.2f}",
+        f"device time, mean of whole traced cycles of each: MoE {ms(then['moe'])} for {before or 1:g} token(s) a step, {ms(now)} for "
+        f"{'more' if tokens is None else f'{tokens:g}'}; dense GEMM takes {dense:.2f} times as long",
     ]
     model = s.environment.get("model")
     if isinstance(model, dict):
@@ -162,7 +164,8 @@ def verify_attention(s: Subject) -> Answer:
     return Found(
         f"attention takes {now / then:.1f} times as long in verify as in plain decoding",
         (
-            f"{ms(then)} in a plain step, {ms(now)} in verify{_contexts(s.baseline, s.m)}; it reads the same cache for all drafted tokens",
+            f"device time, mean of whole traced cycles of each: {ms(then)} in a plain step, {ms(now)} in verify{_contexts(s.baseline, s.m)}; it "
+            "reads the same cache for all drafted tokens",
             f"longest kernel: {names[0]} there, {names[1]} here",
         ),
         MEDIUM,
@@ -190,7 +193,7 @@ def sampling_on_path(s: Subject) -> Answer:
     rows = s.m.kernels.filter(pl.col("subclass").is_in(list(TREE_SUBCLASSES)))
     top = rows.group_by("name").agg(pl.col("exposed_ns").sum()).sort("exposed_ns", descending=True).head(3)
     return Found(
-        f"sampling and tree building stand on the critical path: {ms(ns)} a cycle, {percent(share)}",
+        f"sampling and tree building stand on the critical path: {ms(ns)} of the {ms(s.busy_ns)} that the device works a cycle",
         ("largest: " + ", ".join(name.split("<")[0].split("(")[0] for name in top["name"].to_list()),),
         MEDIUM,
         ns,

@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
+from specanalyze.answers.cycle_account import CLOCKS, UNTRACED, account, common_clock
 from specanalyze.answers.environment import tensor_parallel
 from specanalyze.answers.medians import ratio_interval
 from specanalyze.answers.positions import acceptance_by_position
@@ -41,7 +42,7 @@ def draft_allreduce(s: Subject) -> Answer:
     compute = sum(s.ns(b, *phases) for b in ("attention", "moe", "gemm"))
     win = talk - compute * (size - 1)
     evidence = (
-        f"draft and re-extend take {ms(total)} a cycle, {ms(talk)} of it communication ({percent(talk / total, 0)})",
+        f"draft and re-extend take {ms(total)} a cycle, {ms(talk)} of it communication ({percent(talk / total, 0)}; {s.parts_are_of})",
         f"on one rank its {ms(compute)} of compute would take up to {size} times as long",
     )
     if win <= 0:
@@ -58,21 +59,23 @@ def below_breakeven(s: Subject) -> Answer:
     length, tokens = s.m.accept_length, s.m.tokens_per_cycle
     if length is None or tokens is None:
         return NotChecked(_no_accepts(s))
-    base = float(s.baseline.step_ns)
-    needed = s.m.step_ns / base
+    clock = common_clock((s.m, s.baseline))  # one clock for both: a traced cycle over an untraced step is no break-even
+    ours, plain = account(s.m, clock), account(s.baseline, clock)
+    cycle, base = ours.median_ns, plain.median_ns
+    needed = cycle / base
     if length >= needed:
         return None
-    per_token = s.m.step_ns / length - base
-    bounds = ratio_interval(s.m.clock_ns(), s.baseline.clock_ns())
+    per_token = cycle / length - base
+    bounds = ratio_interval(ours.cycles_ns, plain.cycles_ns)
     edge = bounds.low is not None and length >= bounds.low
     between = "" if bounds.low is None else f" (95 % bounds {bounds.low:.2f} to {bounds.high:.2f})"
     outcome = "at the edge, within the noise" if edge else "speculation loses against plain decoding"
-    sure = HIGH if s.m.controlled and s.baseline.controlled else MEDIUM
+    sure = HIGH if clock == UNTRACED else MEDIUM
     return Found(
         f"accept length {length:.2f} is below break-even {needed:.2f}: {outcome}",
         (
-            f"break-even = cycle / plain step = {s.m.step_ns / 1e6:.3f} ms / {base / 1e6:.3f} ms = {needed:.2f}{between}",
-            f"each token costs {ms(s.m.step_ns / length)} with speculation, {ms(base)} without",
+            f"break-even = cycle / plain step = {cycle / 1e6:.3f} ms / {base / 1e6:.3f} ms = {needed:.2f}{between}; each the {CLOCKS[clock]}",
+            f"each token costs {ms(cycle / length)} with speculation, {ms(base)} without (the same clock)",
         ),
         LOW if edge else sure,
         per_token * tokens,
@@ -103,7 +106,11 @@ def draft_steps(s: Subject) -> Answer:
     positions = ", ".join(f"{share:.3f}" for share in acceptance)
     return Found(
         f"{steps} draft steps {'are' if sure else 'may be'} {what}: {best} would give {low:.1f} to {high:.1f} tok/s instead of {here:.1f}",
-        (f"share of verify steps that accept at least 1, 2, ... drafts: {positions}", *options[best].assumptions),
+        (
+            f"share of verify steps that accept at least 1, 2, ... drafts: {positions}",
+            f"tok/s by the cycle: {s.cycle_is_of}",
+            *options[best].assumptions,
+        ),
         HIGH if sure else LOW,
         s.m.step_ns - (s.m.tokens_per_cycle or 1.0) / middle * 1e9,
     )

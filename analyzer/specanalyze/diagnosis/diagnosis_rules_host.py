@@ -40,7 +40,9 @@ def idle_gaps(s: Subject) -> Answer:
             return None
         return Found(
             f"the device idles {percent(traced / s.m.step_ns, 0)} of the observed cycle",
-            (f"{ms(traced)} of {ms(s.m.step_ns)}, both as observed",),
+            (
+                f"{ms(traced)} of {ms(s.m.step_ns)}: the typical observed cycle less the mean time that the device works in one",
+            ),
             LOW,
             withheld=NO_CONTROL,
         )
@@ -49,7 +51,10 @@ def idle_gaps(s: Subject) -> Answer:
     if share < IDLE_SHARE:
         return None
     parts = {b: s.ns(b) for b in ("graph_gap", "launch", "host")}
-    between = max(0.0, idle - sum(parts.values()))
+    known = sum(parts.values())
+    if known > idle:  # means of traced cycles beside a median of untraced ones
+        parts = {b: ns * idle / known for b, ns in parts.items()}
+    between = max(0.0, idle - known)
     named = {"gaps inside graph replays": parts["graph_gap"], "launch calls": parts["launch"]}
     named["host inside phases"] = parts["host"]
     named["host between phases and cycles"] = between
@@ -57,8 +62,10 @@ def idle_gaps(s: Subject) -> Answer:
     return Found(
         f"the device idles {percent(share, 0)} of the untraced cycle, the largest part of it: {worst}",
         (
-            f"cycle {ms(s.step_ns)} untraced{_where(s)}, device busy {ms(s.busy_ns)}, idle {ms(idle)}",
-            "estimate (idle scaled to the untraced cycle): " + ", ".join(f"{k} {ms(v)}" for k, v in named.items() if v),
+            f"the untraced cycle{_where(s)} takes {ms(s.step_ns)}, median",
+            f"the device works {ms(s.busy_ns)} a cycle (mean of {counted(s.m.cycle_count, 'whole traced cycle')}; observing hardly changes it)",
+            f"what is left, {ms(idle)}, as idle time is shared among its kinds in traced cycles (an estimate): "
+            + ", ".join(f"{k} {ms(v)}" for k, v in named.items() if v),
         ),
         MEDIUM,
         idle,
@@ -74,9 +81,7 @@ def eager_verify(s: Subject) -> Answer:
     idle = sum(s.ns(b, s.main) for b in IDLE_BUCKETS)
     evidence = [f"no graph launch in {counted(main.height, f'{s.main} instance')}"]
     if s.m.controlled:
-        evidence.append(
-            f"{ms(idle)} of {ms(s.phase_ns(s.main))} is launch and host time (calibrated to untraced cycles)"
-        )
+        evidence.append(f"{ms(idle)} of {ms(s.phase_ns(s.main))} is launch and host time ({s.parts_are_of})")
         of = tuple((s.main, b) for b in IDLE_BUCKETS)
         return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, idle, of=of)
     return Found(f"{s.main} runs eagerly, without a CUDA graph", tuple(evidence), HIGH, withheld=NO_CONTROL)

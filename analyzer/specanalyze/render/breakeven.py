@@ -29,7 +29,7 @@ def draw(result: BreakEven) -> None:
             _of(result.step),
         ],
         ["accept length that pays", f"{result.pays_at.value:.2f}", _bounds(result.pays_at, 1), "cycle / step"],
-        ["accept length", rounded(result.accept_length, 2), "", "bonus token included"],
+        ["accept length", rounded(result.accept_length, 2), "", "all verify steps, bonus token included"],
         ["plain decoding, tok/s a request", f"{result.baseline_tok_s:.1f}", "", "1 / step"],
         ["speculation, tok/s a request", rounded(result.tok_s), "", "accept length / cycle"],
         ["won, tok/s a request", signed(result.won_tok_s, 1), "", ""],
@@ -68,6 +68,20 @@ def draw(result: BreakEven) -> None:
 
 
 def _verdict(result: BreakEven) -> str:
+    return f"{_sentence(result)}{_unlike(result)}"
+
+
+def _unlike(result: BreakEven) -> str:
+    """What makes the verdict one of observed cycles."""
+    cycle, step = result.cycle.traced, result.step.traced
+    if cycle and step:
+        return " Both times are of traced cycles, which observing makes longer."
+    if cycle or step:
+        return f" The {'cycle' if cycle else 'step'} is a traced one, the {'step' if cycle else 'cycle'} an untraced one: like is not weighed with like."
+    return ""
+
+
+def _sentence(result: BreakEven) -> str:
     pays = f"Speculation pays above an accept length of {result.pays_at.value:.2f}"
     if (
         result.accept_length is None

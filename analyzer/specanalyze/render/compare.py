@@ -6,8 +6,8 @@ import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.bootstrap import LEVEL
-from specanalyze.answers.compare import CLOCKS, FASTER, PHASES_COVER, SLOWER, UNKNOWN, Comparison
-from specanalyze.answers.cycle_account import BETWEEN, ELSEWHERE, OBSERVING, PARTS, REST, TYPICAL
+from specanalyze.answers.compare import FASTER, PHASES_COVER, SLOWER, UNKNOWN, Comparison
+from specanalyze.answers.cycle_account import BETWEEN, CLOCKS, ELSEWHERE, OBSERVING, PARTS, REST, TYPICAL
 from specanalyze.render.kernel_name import readable
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, signed_ms, table

@@ -6,17 +6,22 @@ import polars as pl
 from rich.padding import Padding
 from rich.text import Text
 
+from specanalyze.answers.cycle_account import PHASES, TRACED, UNTRACED
 from specanalyze.diagnosis.diagnose import Diagnosis
 from specanalyze.render.recording_name import short_name
 from specanalyze.render.terminal import Prose, console, milliseconds, notes
 from specschema.figures import percent
+
+_CYCLE = {UNTRACED: "untraced cycle", TRACED: "traced cycle", PHASES: "phases of a traced cycle"}
+_WHY = "; they can come to more than the cycle, which is a median and not always of the same cycles"
 
 
 def draw(result: Diagnosis) -> None:
     """Print the diagnosis."""
     out = console()
     speed = "" if result.tokens_per_second is None else f", {result.tokens_per_second:.1f} tok/s"
-    out.print(Text(f"{short_name(result.name)}: cycle {milliseconds(result.cycle_ns)} ms{speed}", style="bold"))
+    cycle = f"{_CYCLE[result.clock]} {milliseconds(result.cycle_ns)} ms{speed}"
+    out.print(Text(f"{short_name(result.name)}: {cycle}", style="bold"))
     out.print()
     if not result.findings.height:
         out.print("no finding")
@@ -37,14 +42,15 @@ def draw(result: Diagnosis) -> None:
     if wins.height:
         together = float(wins["beyond_ns_per_cycle"].sum())
         said.append(
-            f"wins are upper bounds and overlap; together they are {milliseconds(together)} ms of the cycle's "
-            f"{milliseconds(result.window_cycle_ns)} ms at most"
+            f"wins are upper bounds and overlap; together they are no more than {milliseconds(together)} ms a cycle"
         )
     if result.window_cycle_ns != result.cycle_ns:
         said.append(
             f"findings are about the cycle at the place of the windows ({milliseconds(result.window_cycle_ns)} ms untraced); over the "
-            f"whole recording it is {milliseconds(result.cycle_ns)} ms"
+            f"whole recording it is {milliseconds(result.cycle_ns)} ms (untraced, too)"
         )
+    said.append(f"cycle and tok/s: {result.covers['cycle_ns']}")
+    said.append(f"phases, buckets and wins: {result.covers['phases, buckets and wins']}{_WHY}")
     if result.clean:
         said.append("looked and found nothing: " + ", ".join(result.clean))
     said += [f"not checked, {name}: {reason}" for name, reason in result.not_checked.items()]

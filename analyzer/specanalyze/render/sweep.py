@@ -7,6 +7,7 @@ from collections.abc import Callable
 import polars as pl
 from rich.text import Text
 
+from specanalyze.answers.cycle_account import CLOCKS
 from specanalyze.answers.sweep import DRAFT_STEPS, Sweep
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.table_fit import BAR
@@ -140,6 +141,6 @@ def _facts(result: Sweep) -> list[str]:
     elif result.points.get_column("tokens_per_second").null_count() == result.points.height:
         said.append("tok/s is unknown: the recordings do not say what was accepted")
     said.append(
-        "verify and its buckets: traced cycles, mean over cycles and ranks; cycle and tok/s: untraced cycles where there are any"
+        f"draft, verify, extend and the line: mean over whole traced cycles and ranks; cycle and tok/s: {CLOCKS[result.clock]}"
     )
     return said
