@@ -270,16 +270,17 @@ def waits(ranks: Mapping[str, Rank]) -> dict[str, Any] | None:
         told = [a for a in rank.activities if is_comm(a) and a.group is not None and a.seq is not None]
         # One name may be of several groups; where it is of one, a kernel that tells the name alone is of that.
         only = {name: next(iter(found)) for name, found in memberships.items() if len(found) == 1}
-        keys = [(a.group or "", a.group_ranks or only.get(a.group or "", ()), a.seq or 0) for a in told]
+        here = {name: found for name, found in only.items() if int(key.removeprefix("pid")) in found}
+        keys = [(a.group or "", a.group_ranks or here.get(a.group or "", ()), a.seq or 0) for a in told]
         for activity, of in zip(told, keys, strict=True):
             if keys.count(of) == 1:  # which of two is which, nothing tells
                 by_seq[of][key] = activity
-    for members in by_seq.values():
-        wanted = {r for a in members.values() for r in a.group_ranks}
+    every = {r for rank in ranks.values() for r in range(rank.world_size or 0)}
+    for (_, of_group, _), members in by_seq.items():
+        wanted = {*of_group} or every  # of a group known by name, any rank may be
         if len(members) > 1:
             matched.append((members, wanted - {int(k) for k in members}))
             used |= {id(a) for a in members.values()}
-    every = {r for rank in ranks.values() for r in range(rank.world_size or 0)}
     for phase in (*STRONG, *WEAK, "cycle"):
         replays = {
             key: sorted(
@@ -384,7 +385,7 @@ def read_kineto(path: Path, bucket_of: Callable[[str, str | None], str]) -> Rank
             continue
         if category in DEVICE_CATEGORIES:
             duration = event.get("dur")
-            if duration is None or Decimal(duration) < 0 or Decimal(event.get("ts", 0)) == 0:
+            if duration is None or Decimal(duration) < 0 or Decimal(event.get("ts") or 0) == 0:
                 invalid += 1
                 continue
             start = base + nanoseconds(event["ts"])

@@ -72,7 +72,7 @@ def _together(ranks: Sequence[Talk]) -> tuple[pl.DataFrame, _Facts]:
         rows, own = rank.rows, rank.facts
         fact = (pl.col("fact") + pl.lit(first, dtype=pl.UInt32)).alias("fact")
         frames.append(rows.with_columns(fact, pl.lit(i, dtype=pl.UInt16).alias("who")))
-        facts.append(own)
+        facts.append(own.with_columns(pl.lit(rank.rank, dtype=pl.Int32).alias("of_rank")))
         first += own.height
     frame = _told_by_others(pl.concat(facts))
     listed = pl.col("group_ranks").cast(pl.List(pl.String)).list.join(",")
@@ -83,17 +83,25 @@ def _together(ranks: Sequence[Talk]) -> tuple[pl.DataFrame, _Facts]:
 
 
 def _told_by_others(facts: pl.DataFrame) -> pl.DataFrame:
-    """The facts with the ranks of a group also where only its name is told: those told elsewhere, if all tell the same of that name."""
+    """The facts with the ranks of a group also where only its name is told: those told elsewhere, if all tell the same of that name.
+
+    Args:
+        facts: columns FACTS and of_rank, which is of the ranks that the group may have.
+    """
     silent = pl.col("group").is_not_null() & pl.col("group_ranks").is_null()
     if not facts.select((silent.any() & pl.col("group_ranks").is_not_null().any())).item():
-        return facts
+        return facts.drop("of_rank")
     told = facts.filter(pl.col("group").is_not_null() & pl.col("group_ranks").is_not_null())
     told = told.select("group", told="group_ranks").unique(maintain_order=True)
     told = told.filter(pl.len().over("group") == 1)
     return (
         facts.join(told, on="group", how="left", maintain_order="left")
-        .with_columns(pl.coalesce("group_ranks", "told").alias("group_ranks"))
-        .drop("told")
+        .with_columns(
+            pl.coalesce("group_ranks", pl.when(pl.col("told").list.contains(pl.col("of_rank"))).then("told")).alias(
+                "group_ranks"
+            )
+        )
+        .drop("told", "of_rank")
     )
 
 
