@@ -17,7 +17,7 @@ from specanalyze.answers.bootstrap import SEED
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.calibration import calibrate
 from specanalyze.answers.control import WHOLE, Control, control_of
-from specanalyze.answers.medians import bounded, median_interval, ratio_interval, resampled_medians
+from specanalyze.answers.medians import FEWEST, bounded, median_interval, ratio_interval, resampled_medians
 from specanalyze.answers.neighbours import neighbours
 from specanalyze.answers.overhead import measure_overhead
 from specanalyze.answers.phases_report import phase_report
@@ -306,6 +306,26 @@ def test_without_windows_all_untraced_cycles_are_the_control_and_observing_has_n
     assert (found.untraced_ns.value, found.traced_ns, found.effect, found.cycles) == (line(50), None, None, 101)
     assert found.untraced_ns.low is not None
     assert found.beside == {}
+
+
+def test_the_effect_is_the_ratio_of_all_cycles_with_what_chance_makes_of_it() -> None:
+    noise = np.random.default_rng(8).normal(1_000_000, 50_000, 300).round()
+    found = control_in(stretch(0, 200, lambda n: noise[n]), stretch(200, 100, lambda n: 1.25 * noise[n], 0))
+    untraced = resampled_medians(noise[:200])
+    traced = resampled_medians((1.25 * noise[200:]).round(), SEED + 1)
+    value = np.median((1.25 * noise[200:]).round()) / np.median(noise[:200]) - 1
+    want = bounded(float(value), traced / untraced - 1)
+    assert found.effect is not None
+    assert (found.effect.value, found.effect.low, found.effect.high) == pytest.approx((want.value, want.low, want.high))
+
+
+@pytest.mark.parametrize(("untraced", "traced"), [(5, 5), (4, 5), (5, 4)])
+def test_bounds_take_five_cycles(untraced: int, traced: int) -> None:
+    assert FEWEST == 5
+    found = control_in(stretch(0, untraced, line), stretch(untraced, traced, line, 0))
+    assert (found.untraced_ns.low is not None) == (untraced >= FEWEST)
+    assert found.effect is not None
+    assert (found.effect.low is not None) == (min(untraced, traced) >= FEWEST)
 
 
 def test_steps_of_nothing_do_not_count() -> None:
