@@ -201,7 +201,7 @@ class Writer(threading.Thread):
             if why is not None:
                 recording.say(why)
                 if recording.windows is not None:
-                    recording.windows.blind = True
+                    recording.windows.choice.blind = True
             path = self._files / f"rank{self._origin.rank:05d}.window{segment.window:03d}.parquet"
             self._windows += 1
         else:

@@ -12,13 +12,13 @@ from speccollect.config import WindowSettings
 from speccollect.cupti.buffers import RawRecords
 from speccollect.cupti.profiler import CuptiEvents, CuptiProfiler
 from speccollect.cycles.ranges import external_profiler
-from speccollect.kineto.columns import DEVICE_TYPES, KinetoColumns
 from speccollect.kineto.events import Events
-from speccollect.kineto.profiler import Profiler, foreign_profiler, has_cuda, yielding_to_others
+from speccollect.kineto.profiler import Profiler, foreign_profiler, yielding_to_others
 from speccollect.nodemap.replays import ReplayStamps
 from speccollect.windows.clock_marks import ClockMarks
 from speccollect.windows.module_ranges import ModuleRanges
-from speccollect.windows.result import WindowResult, empty_window
+from speccollect.windows.profiler_choice import ProfilerChoice
+from speccollect.windows.result import WindowResult
 from specschema.phases import range_name
 
 if TYPE_CHECKING:
@@ -54,23 +54,22 @@ class Windows:
     Attributes:
         attached: the profiler hangs on the device (from warm-up on).
         delay: cycles that the first window waits longer; set by another thread, taken by the next ``step``.
-        blind: the writer thread found a window without device activity although graphs ran.
+        choice: which profiler the next window gets.
         range_type: makes a range that Kineto records; None outside windows.
         device: cuda, or cpu when Kineto sees no device and operators stand in.
     """
 
     def __init__(self, settings: WindowSettings) -> None:
         self.settings = settings
-        self.device = "cuda" if has_cuda() else "cpu"
+        self.choice = ProfilerChoice(settings)
+        self.device = self.choice.device
         self.attached = False
         self.delay = 0
-        self.blind = False
         self.range_type: Callable[[str], Any] | None = None
         self._state = _CONTROL
         self._remaining = settings.skip
         self._index = 0
         self._profiler: Profiler | CuptiProfiler | None = None
-        self._cupti = settings.cupti and self.device == "cuda"
         self._replays: ReplayStamps | None = None
         self._clock: ClockMarks | None = None
         self._modules: ModuleRanges | None = None
@@ -137,7 +136,7 @@ class Windows:
             self._pass_over(recording, "another torch profiler is running (stop it, phases go on)")
             return False
         try:
-            profiler = self._new_profiler(recording)
+            profiler = self.choice.attached(recording.say)
         except Exception as error:  # noqa: BLE001  phases need no profiler
             self._pass_over(recording, f"the profiler could not be attached ({type(error).__name__}: {error})")
             return False
@@ -148,38 +147,6 @@ class Windows:
                 yielding_to_others(lambda: self.close(recording, "another torch profiler was started"))
             )
         return True
-
-    def _new_profiler(self, recording: Recording) -> Profiler | CuptiProfiler:
-        """A profiler that is attached; torch's where cupti-python was asked for and can't be had."""
-        settings = self.settings
-        profiler: Profiler | CuptiProfiler
-        if settings.cupti and self.device != "cuda":
-            recording.say("cupti: no CUDA device here; windows use torch.profiler")
-        if self._cupti and self.blind:
-            self._no_cupti(recording, "its window was empty")
-        if self._cupti:
-            try:
-                profiler = CuptiProfiler(settings.max_events)
-                profiler.prepare()
-                if "objects_because" in profiler.facts:
-                    recording.say(
-                        "cupti: records are cupti-python's objects, which hold the server at each window's end"
-                        f" ({profiler.facts['objects_because']})"
-                    )
-                return profiler
-            except Exception as error:  # noqa: BLE001  the other profiler does it
-                self._no_cupti(recording, f"{type(error).__name__}: {error}")
-        profiler = Profiler(
-            cuda=self.device == "cuda", cpu_ops=settings.cpu_ops, stamps=settings.stamps, details=settings.details
-        )
-        profiler.prepare()
-        if profiler.lacking is not None:
-            recording.say(profiler.lacking)
-        return profiler
-
-    def _no_cupti(self, recording: Recording, why: str) -> None:
-        self._cupti = False
-        recording.say(f"cupti: windows use torch.profiler instead of cupti-python ({why})")
 
     def _open(self, recording: Recording) -> None:
         assert self._profiler is not None
@@ -295,7 +262,8 @@ class Windows:
             return
         read_cost_ns = time.perf_counter_ns() - begun
         if columns is not None:
-            self._look(recording, profiler, columns, 0 if replays is None else replays.count)
+            replayed = 0 if replays is None else replays.count
+            self.choice.look(recording.say, self._index, profiler, columns, replayed)
         number = self._index
         if cut is not None:
             recording.say(f"window {number} is cut: {cut}")
@@ -338,16 +306,6 @@ class Windows:
         recording.window, recording.warmup = None, False
         recording.rotate()
         self._next()
-
-    def _look(
-        self, recording: Recording, profiler: Profiler | CuptiProfiler, columns: KinetoColumns, replays: int
-    ) -> None:
-        """Whether a window that was read here saw the device; cupti-python is left out from now on if it did not."""
-        why = empty_window(self._index, profiler.kind, int(columns.of_type(*DEVICE_TYPES).sum()), replays)
-        if why is not None:
-            recording.say(why)
-            if isinstance(profiler, CuptiProfiler):
-                self._no_cupti(recording, "its window was empty")
 
     def drop(self) -> None:
         """Stop the profiler and forget its events."""
