@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not in
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.actions.wheel_input import ScrollOrigin  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 from specanalyze.report.page import build_report, to_html  # noqa: E402
 
@@ -209,7 +211,13 @@ def test_the_timeline_zooms_moves_and_comes_back(browser: Any, eagle: Path) -> N
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     whole = timeline_domain(browser)
     origin = ScrollOrigin.from_element(plot)
-    ActionChains(browser).scroll_from_origin(origin, 0, -400).perform()
+    at = browser.execute_script("return scrollY")
+    ActionChains(browser).scroll_from_origin(origin, 0, -40).perform()
+    time.sleep(0.3)
+    assert timeline_domain(browser) == whole
+    assert browser.execute_script("return scrollY") < at  # the page goes on where the timeline lies under the pointer
+    wheel = ActionChains(browser).key_down(Keys.CONTROL).scroll_from_origin(origin, 0, -400).key_up(Keys.CONTROL)
+    wheel.perform()
     time.sleep(0.3)
     near = timeline_domain(browser)
     assert near[1] - near[0] < 0.8 * (whole[1] - whole[0])
@@ -286,6 +294,78 @@ def test_plots_are_seen_whole_on_a_telephone(browser: Any, eagle: Path) -> None:
         "return [...document.querySelectorAll('#breakdown .plot svg .role-axis-label text')].map(t => t.textContent)"
     )
     assert any("rank 0" in text for text in browser.execute_script(labels))
+
+
+def test_nothing_in_a_plot_is_cut_on_a_telephone(browser: Any, eagle: Path) -> None:
+    """``ms, all ranks together, the gap before included`` ended at the edge; legends were cut although they had a line each."""
+    show(browser, eagle, width=390)
+    cut = browser.execute_script(
+        """return [...document.querySelectorAll('.plot svg')].flatMap(svg => {
+        const edge = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll('text')].filter(t => t.textContent.trim()).map(t => [t.textContent, t.getBoundingClientRect()])
+          .filter(([, r]) => r.left < edge.left - 1 || r.right > edge.right + 1).map(([text]) => text);
+        })"""
+    )
+    assert cut == []
+    legends = browser.execute_script(
+        "return [...document.querySelectorAll('.plot svg .role-legend-label text')].map(t => t.textContent)"
+    )
+    assert len(legends) > 10
+    assert [text for text in legends if "…" in text] == []
+    fact = "return document.querySelector('#environment td').getBoundingClientRect().width"
+    assert browser.execute_script(fact) >= 176  # 11rem: names of settings stay readable, the table scrolls
+
+
+def test_a_screen_reader_finds_its_way(browser: Any, eagle: Path) -> None:
+    """Headings in order, each region and plot by its own name, no mark of a plot between a plot and its table, no empty header."""
+    show(browser, eagle)
+    browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    levels = browser.execute_script(
+        "return [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map(h => Number(h.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert [(a, b) for a, b in pairwise(levels) if b > a + 1] == []
+    assert levels.count(1) == 1
+    named = "return [...document.querySelectorAll(arguments[0])].map(e => e.getAttribute('aria-label'))"
+    regions = browser.execute_script(named, "[role=region], nav")
+    assert len(set(regions)) == len(regions) > 7
+    plots = browser.execute_script(named, ".aside[role=img]")
+    assert all(plots)
+    inside = "return [...document.querySelectorAll('.plot')].filter(p => !p.closest('[role=img]')).length"
+    assert browser.execute_script(inside) == 0
+    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    seen = [n for n in tree if not n["ignored"]]
+    assert [n for n in seen if n["role"]["value"] in ("GraphicsSymbol", "graphics-symbol")] == []
+    empty = "return [...document.querySelectorAll('th')].filter(h => !h.textContent.trim()).length"
+    assert browser.execute_script(empty) == 0
+    focusable = browser.execute_script(
+        "return [...document.querySelectorAll('a, button, summary, [tabindex]')].filter(e => e.tabIndex < 0).length"
+    )
+    assert focusable == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(browser: Any, eagle: Path, theme: str) -> None:
+    """4.5 to 1 for each colour of text on each ground it lies on, as WCAG asks (success criterion 1.4.3)."""
+    show(browser, eagle, theme=theme)
+    script = """
+    const style = getComputedStyle(document.documentElement);
+    return Object.fromEntries(arguments[0].map(name => [name, style.getPropertyValue('--' + name).trim()]));
+    """
+    texts, grounds = ("ink", "muted", "accent", "good", "bad"), ("paper", "back")
+    colours = browser.execute_script(script, [*texts, *grounds])
+    light = {name: luminance(colour) for name, colour in colours.items()}
+    for text in texts:
+        for ground in grounds:
+            bright, dim = sorted((light[text], light[ground]), reverse=True)
+            assert (bright + 0.05) / (dim + 0.05) >= 4.5, (theme, text, ground)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_commands_in_messages_stand_out(browser: Any, eagle: Path) -> None:

@@ -43,7 +43,7 @@ _LABELS: Final = dict(SLICES)
 _ROOM: Final = 1.15
 """The axis reaches so much further than the longest bar, for the figure at its end."""
 _AXIS: Final = alt.Axis(
-    labelLimit=260, labelExpr="split(datum.label, ' · ')", labelLineHeight=12, labelOffset=-6, domain=False, ticks=False
+    labelLimit=260, labelExpr="split(datum.label, ' · ')", labelLineHeight=14, labelOffset=-7, domain=False, ticks=False
 )
 """The recording above, its rank below."""
 
@@ -152,7 +152,7 @@ def _chart(frame: pl.DataFrame) -> dict[str, Any]:
     present = [(s, label) for s, label in SLICES if frame.filter(pl.col("slice") == label).height]
     bars = frame.get_column("bar").unique(maintain_order=True).to_list()
     longest = float(frame.select(pl.col("total").max()).item())
-    base = alt.Chart(rows(frame), height=30 * len(bars)).encode(y=alt.Y("bar:N", sort=bars, title=None, axis=_AXIS))
+    base = alt.Chart(rows(frame), height=34 * len(bars)).encode(y=alt.Y("bar:N", sort=bars, title=None, axis=_AXIS))
     stacked = base.mark_bar(stroke="var(--paper)", strokeWidth=1).encode(
         x=alt.X("ms:Q", title="ms an instance", stack="zero", scale=alt.Scale(domain=[0, _ROOM * longest], nice=False)),
         order=alt.Order("order:Q"),

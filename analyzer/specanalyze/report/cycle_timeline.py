@@ -124,7 +124,7 @@ def timeline(recorded: Recorded, phase_map: Mapping[str, str] | None = None) -> 
         words,
         _chart(drawn, order, (end - chosen.start_ns) / 1e3),
         listed,
-        "Scroll to zoom, drag to move, double-click to see all again; point at a mark for its name.",
+        "Ctrl and the wheel, or a pinch, zoom; drag to move, double-click to see all again; point at a mark for its name.",
     )
 
 
@@ -243,7 +243,10 @@ def _chart(frame: pl.DataFrame, lanes: list[str], span_us: float) -> dict[str, A
     kinds = [k for k in _KINDS if k in used and k in COLOURS]
     shown = {k: shown_as(k) for k in kinds}
     frame = frame.with_columns(pl.col("kind").replace(shown))
-    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    # The wheel alone scrolls the page, which would stop here otherwise; a touchpad's pinch comes as a wheel with Ctrl.
+    zoom = alt.selection_interval(
+        bind="scales", encodings=["x"], name="zoom", zoom="wheel![event.ctrlKey || event.metaKey]"
+    )
     scale = alt.Scale(domain=list(shown.values()), range=[variable(k) for k in kinds])
     y = alt.Y(
         "lane:N",

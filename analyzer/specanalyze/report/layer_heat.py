@@ -80,7 +80,7 @@ def _by_rank(recorded: Recorded, layers: pl.DataFrame) -> Figure:
             f"{r['total_ns'] / 1e3:.1f}",
             f"{r['communication_ns'] / 1e3:.1f}",
             f"{r['gap_ns'] / 1e3:.1f}",
-            "stands out" if r["outlier"] else "",
+            "stands out" if r["outlier"] else "–",
         ]
         for r in layers.iter_rows(named=True)
     ]
@@ -90,7 +90,7 @@ def _by_rank(recorded: Recorded, layers: pl.DataFrame) -> Figure:
         ("total µs", True),
         ("communication µs", True),
         ("gaps µs", True),
-        ("", False),
+        ("outlier", False),
     ]
     title = f"{recorded.label}: whole layers, how far from the rank's median layer"
     return Figure(

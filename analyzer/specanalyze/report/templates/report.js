@@ -9,21 +9,24 @@
     tooltip: { theme: "page" },
     loader: { load: () => Promise.reject(new Error("this page loads nothing")) },
   };
-  // On a narrow screen the plot itself needs the room: shorter labels, whose end tells most, and legends of one column.
-  const NARROW = 700, LABEL = 120, LETTERS = 16; // CSS pixels, CSS pixels, characters
+  // On a narrow screen the plot itself needs the room: shorter labels, whose end tells most, legends of one column, titles of several lines.
+  const NARROW = 700, LABEL = 120, LETTERS = 16, TITLE = /\S{25,}|.{1,24}(?:\s|$)/g; // CSS pixels, CSS pixels, characters, lines of 24 characters
   const narrowed = (node) => {
     if (Array.isArray(node)) return node.map(narrowed);
     if (node === null || typeof node !== "object") return node;
     const made = Object.fromEntries(Object.entries(node).map(([key, value]) => [key, key === "values" ? value : narrowed(value)]));
+    if (typeof made.x?.title === "string") made.x.title = made.x.title.match(TITLE)?.map((line) => line.trim()) ?? "";
+    if (made.stack && made.scale?.domain) made.scale.domain = [made.scale.domain[0], 1.1 * made.scale.domain[1]]; // for the figure at a bar's end
+    if (made.labelOverlap) made.labelFlush = 20; // CSS pixels: figures as near the end of an axis stay inside
     if (made.orient === "top" && !made.gradientLength) made.columns = 1;
-    if (made.labelLimit > LABEL) {
+    else if (made.labelLimit > LABEL && !made.symbolType) {
       made.labelLimit = LABEL;
       made.minExtent = 0;
       made.labelExpr ??= `truncate(datum.label, ${LETTERS}, 'left')`;
     }
     return made;
   };
-  const fitting = (spec) => innerWidth < NARROW ? { ...narrowed({ ...spec, datasets: null }), datasets: spec.datasets } : spec;
+  const fitting = (spec) => innerWidth <= NARROW ? { ...narrowed({ ...spec, datasets: null }), datasets: spec.datasets } : spec;
   const failed = [];
   for (const [key, spec] of Object.entries(specs)) {
     const place = document.getElementById(key);
