@@ -377,6 +377,15 @@ def test_one_window_without_neighbours_or_growth_leaves_all_untraced_cycles() ->
     assert control_in(*grown, *few).place is None
 
 
+def test_steps_of_nothing_stand_beside_no_window() -> None:
+    grown = [stretch(0, 60, line), stretch(60, 40, line, 0), stretch(100, 200, line)]
+    lost = [stretch(30, 20, lambda _: 0), stretch(110, 20, lambda _: 0), stretch(60, 4, lambda _: 0, 0)]
+    plain, found = control_in(*grown), control_in(*grown, *lost)
+    assert found.place == "context"
+    assert (found.untraced_ns, found.traced_ns, found.effect) == (plain.untraced_ns, plain.traced_ns, plain.effect)
+    assert (found.cycles, found.span) == (plain.cycles, plain.span)
+
+
 def test_a_line_that_falls_below_nothing_is_no_control() -> None:
     """Untraced cycles shrink to 10 us and end; at the window's place the line would be at -200 us."""
 
@@ -431,7 +440,8 @@ def test_phases_say_how_the_cycle_grows_and_what_grows() -> None:
     along = phase_report(grown(cycles=500, windows=(60, 400)))
     assert along.grown["ns_per_place"].to_list() == [pytest.approx(100_000, rel=0.01)]
     assert any("(+100.00 us a token, bounds +" in note for note in along.notes)
-    assert any("the cycle grows with the context" in note and "verify attention" in note for note in report.notes)
+    assert any("the untraced cycle grows with the context" in note for note in report.notes)
+    assert any(note.startswith("on the device, over the windows: verify attention") for note in report.notes)
     assert any("in untraced cycles beside the windows, at the same context (+9 %)" in note for note in report.notes)
     steady = phase_report(grown(grows_ns=0))
     assert steady.growth is None

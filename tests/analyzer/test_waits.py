@@ -335,6 +335,13 @@ def test_a_group_whose_ranks_only_some_kernels_tell_is_one_group() -> None:
     )
 
 
+def test_a_rank_that_is_not_of_the_group_that_others_tell_is_of_another_one_of_that_name() -> None:
+    told, silent = ("tp", [0, 1], 0), ("tp", None, 0)
+    found = found_by_seq([(10, 50, *told)], [(20, 50, *silent)], [(30, 60, *silent)], [(35, 60, *silent)])
+    assert [(row[2], row[3], row[4]) for row in found[0]] == [("0", 10, 2), ("1", 0, 2), ("2", 5, 2), ("3", 0, 2)]
+    assert found[2] == dict.fromkeys("0123", 0)
+
+
 def test_a_name_that_is_told_of_two_groups_says_of_none_which_it_is() -> None:
     left, right, silent = ("tp", [0, 1], 0), ("tp", [2, 3], 0), ("tp", None, 0)
     found = found_by_seq([(10, 50, *left)], [(20, 50, *left)], [(30, 60, *right)], [(35, 60, *silent)])
