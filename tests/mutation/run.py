@@ -81,7 +81,7 @@ TESTS: Final = (
     *("ranks_report", "phases_report", "overhead", "sidecars", "load", "nsys_report", "reference_traces", "measured"),
     *("breakeven", "rank_collector", "compact_window", "compact_talk", "compact_nodes", "placed_rows", "compact_rank"),
     *("executable_graphs", "replay_lanes", "graph_ids_in_json", "window_work", "uneven_kernels", "control"),
-    *("cycle_growth", "breakeven_along"),
+    *("cycle_growth", "breakeven_along", "device_growth"),
     *("collector/cycles/test_segment.py", "collector/cycles/test_recording.py", "collector/rank/test_recorder.py"),
 )
 FEW: Final = 25
