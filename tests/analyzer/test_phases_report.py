@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import polars as pl
 import pytest
 import traces
 
-from specanalyze.answers.phases_report import phase_report, phases_frame, phases_json, request_table
+from specanalyze.answers.phases_report import phase_report, phases_frame, phases_json
+from specanalyze.answers.request_table import request_table
 from specanalyze.cli import run
 from specanalyze.render.phases import draw
 from specanalyze.trace import RankTrace
@@ -88,7 +90,7 @@ def test_untraced_cycles_are_the_clock() -> None:
     notes = "\n".join(report.notes)
     assert "a cycle takes 10.00 ms inside the windows and 8.00 ms outside (+25 %)" in notes
     assert (
-        "verify, rank 0: the device timeline gives it 5.00 ms a cycle, the host is in it 2.00: launches are asynchronous"
+        "verify, rank 0: the device timeline gives it 5.00 ms a cycle, the host is in it 2.00 (medians of traced cycles): launches are asynchronous"
         in notes
     )
     alone = phase_report(traces.trace(rank(untraced=0)))
@@ -107,6 +109,16 @@ def test_device_work_that_outlives_its_cycle_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(("traced", "disturbed", "clock"), [(3, 0, "traced"), (0, 4, "disturbed"), (3, 4, "traced")])
+def test_a_requests_times_are_of_one_kind_of_cycles(traced: int, disturbed: int, clock: str) -> None:
+    """Cycles beside a window are neither untraced nor traced, and never called either."""
+    report = phase_report(traces.trace(rank(traced=traced, untraced=disturbed)))
+    report = replace(report, cycles=report.cycles.with_columns(control=pl.lit(value=False)))
+    (only,) = request_table(report).to_dicts()
+    assert (only["clock"], only["traced"]) == (clock, True)
+    assert only["cycles"] == (traced or disturbed) - 1
+
+
 def test_cycles_and_requests() -> None:
     report = phase_report(traces.trace(rank()))
     by_cycle = phases_frame(report, "cycle").filter(pl.col("window") == 0)
@@ -114,6 +126,7 @@ def test_cycles_and_requests() -> None:
     assert by_cycle["host_other_ns"].to_list() == [6 * MS, 6 * MS, None]
     only = request_table(report).to_dicts()[0]
     assert (only["request"], only["traced"], only["cycles"], only["tokens"]) == ("a", False, 3, 6)
+    assert only["clock"] == "untraced"
     assert only["tok_s"] == pytest.approx(6 / 0.024)
     assert (only["step_median_ns"], only["verify_ns"], only["other_ns"]) == (8 * MS, 2 * MS, 4 * MS)
     assert only["accept_length"] == pytest.approx(13 / 7)
@@ -143,6 +156,7 @@ def test_device_totals_are_the_partition_of_real_traces(reference: Path, capsys:
             assert phases[name]["total_ns"] == sum(exact[key]["phases"][name]["buckets_ns"].values())
         assert sum(row["total_ns"] for name, row in phases.items() if name != "total") == exact[key]["window_ns"]
     assert printed["clock"] == "untraced"
+    assert printed["covers"]["accept_length"] == "all verify steps on record, traced and untraced"
     assert printed["accept_length"] == 2.0
     assert printed["untraced"]["tok_s"] == pytest.approx(250.8, abs=0.1)
     for words in (["--by", "cycle"], ["--by", "rank"]):

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import traces
@@ -26,9 +27,10 @@ from story import (
 from traces import kernel, launch, phase, rank_trace
 
 from specanalyze.answers.measured import Measured, measure
-from specanalyze.answers.whatif import Changes, predict, scale_of, target_of, what_if
+from specanalyze.answers.whatif import Changes, predict, scale_of, target_of, what_if, what_if_json
 from specanalyze.cli import run
 from specanalyze.formats.load import open_trace
+from specanalyze.render.whatif import draw
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.phases import COMMUNICATION_BUCKETS, DEVICE_BUCKETS
@@ -187,6 +189,27 @@ def test_where_the_host_may_be_slower_the_bounds_reach_no_change() -> None:
     assert result.predicted_ns == pytest.approx(result.now_ns - 5_200_000)
     assert result.high_ns == pytest.approx(result.now_ns)
     assert any("host is the slower one" in line for line in result.assumptions)
+
+
+def test_bounds_hold_the_noise_of_the_cycles() -> None:
+    off = tuple(int(v) for v in np.random.default_rng(4).integers(-90, 91, 1000))
+    steady, noisy = (replace(sweep_recording(2), jitter=jitter) for jitter in ((0,), off))
+    change = Changes(scale=((None, "allreduce", 0.5),))
+    still, moving = (what_if(r.trace(), change) for r in (steady, noisy))
+    assert (still.low_ns, still.high_ns) == pytest.approx((still.predicted_ns, still.predicted_ns))
+    assert moving.low_ns < moving.predicted_ns < moving.high_ns
+
+
+def test_a_prediction_says_which_cycles_its_figures_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = sweep_recording(2)
+    change = Changes(scale=((None, "allreduce", 0.5),))
+    for control, clock in ((True, "untraced"), (False, "traced")):
+        result = what_if(replace(recording, control=control).trace(), change)
+        told = what_if_json(result)
+        assert told["clock"] == clock
+        assert "traced and untraced" in told["covers"]["tokens_per_second"]
+        draw(result)
+        assert f"median of {clock} cycles" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_tree_is_bounded_by_its_chain() -> None:

@@ -86,6 +86,7 @@ class WhatIf:
         assumptions: one line each, in the order they were used.
         warnings: one line each.
         against: the prediction beside a recording of the change, where one was given.
+        untraced: whether the cycle is one of untraced cycles.
     """
 
     name: str
@@ -101,6 +102,7 @@ class WhatIf:
     assumptions: list[str]
     warnings: list[str]
     against: PredictionCheck | None = None
+    untraced: bool = True
 
 
 def scale_of(text: str) -> tuple[str | None, str, float]:
@@ -236,6 +238,7 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
         state.assumptions,
         list(dict.fromkeys([*m.trace.warnings, *m.stalls(), *warnings])),
         check,
+        m.controlled,
     )
 
 
@@ -282,6 +285,14 @@ def what_if_json(result: WhatIf) -> dict[str, Any]:
     """The prediction as a JSON document: times in ns a cycle."""
     return {
         "trace": result.name,
+        "clock": "untraced" if result.untraced else "traced",
+        "covers": {
+            "cycle_ns.now": "median of cycles of the clock, start to start",
+            "tokens_per_second": "tokens of all cycles, traced and untraced, over the cycle",
+            "accept_length": "all verify steps on record, traced and untraced",
+            "table": "means over whole traced cycles and ranks; idle time scaled to the untraced cycle where the clock is untraced",
+            "low, high, bounds": "the assumptions' other extremes, and the noise of the recording's cycles (95 %)",
+        },
         "cycle_ns": {
             "now": result.now_ns,
             "predicted": result.predicted_ns,

@@ -106,7 +106,11 @@ def _speed(report: PhaseReport) -> Any:
     ]
     speculates = report.cycles.filter(pl.col("mode").is_in(("speculative", "mixed"))).height > 0
     length = "not recorded" if report.accept_length is None else f"{report.accept_length:.3f}"
-    said = "tok/s: tokens over the time of all counted cycles; breakeven, compare and diagnose take the median cycle"
+    said = "tok/s: tokens over the time of the counted cycles; breakeven, compare and diagnose take the median cycle"
+    if speculates and report.traced.cycles and report.untraced.cycles:
+        said += "; accept length: all verify steps, traced and untraced"
+    if report.control is not None and report.control.place is not None:
+        said += "; traced and untraced cycles stand at other places of a request whose cycles change: the note on observing compares like with like"
     return table(f"Speed, accept length {length}" if speculates else "Speed", columns, rows, caption=said)
 
 
@@ -184,8 +188,8 @@ def _draw_requests(out: Console, frame: pl.DataFrame) -> None:
             f"{row['tok_s']:.1f}",
             *(milliseconds(row[f"step_{q}_ns"]) for q in ("median", "p10", "p90")),
             *(milliseconds(row[f"inter_token_{q}_ns"]) for q in ("p50", "p90", "p99")),
-            "traced" if row["traced"] else "untraced",
+            row["clock"],
         ]
         for row in frame.head(ROWS).to_dicts()
     ]
-    out.print(table("Requests", columns, rows, spare=("step\np10", "step\np90", "clock")))
+    out.print(table("Requests", columns, rows, spare=("step\np10", "step\np90")))

@@ -46,7 +46,11 @@ def draw(result: WhatIf) -> None:
     if speed is not None and predicted is not None and result.speed_bounds is not None:
         rows.append(["tok/s", f"{speed:.1f}", f"{predicted:.1f}", _range(*result.speed_bounds, 1)])
     columns = [("", "left"), ("now", "right"), ("predicted", "right"), ("bounds", "right")]
-    out.print(table(_names(result)[0], columns, rows))
+    clock = "untraced" if result.untraced else "traced"
+    said = f"cycle now: median of {clock} cycles; phases and buckets: means of traced ones" + (
+        ", idle time scaled" if result.untraced else ""
+    )
+    out.print(table(_names(result)[0], columns, rows, caption=said))
     out.print()
     moved = result.table.filter(pl.col("change_ns").abs() >= _MOVED_NS)
     columns = [

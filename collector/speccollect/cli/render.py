@@ -155,11 +155,6 @@ def show_session(session: Session, console: Console | None = None) -> None:
     """Usage, speed and the phase table of a recorded run."""
     console = console or Console()
     summary = session.summary
-    windows = (
-        " (both with profiler windows in them: slower than the server is)"
-        if session.merged.recording["windows"]
-        else ""
-    )
     console.print(
         f"{counted(summary['requests'], 'request')} ({summary['failed']} failed), {_number(summary['prompt_tokens'])} prompt tokens, "
         f"{_number(summary['completion_tokens'])} completion tokens",
@@ -168,7 +163,7 @@ def show_session(session: Session, console: Console | None = None) -> None:
     )
     console.print(
         f"{_number(summary['tokens_per_second'])} tok/s over all, {_number(summary['decode_tokens_per_second'])} tok/s "
-        f"while decoding{windows}",
+        "while decoding",
         markup=False,
         soft_wrap=True,
     )
@@ -180,6 +175,13 @@ def show_session(session: Session, console: Console | None = None) -> None:
         soft_wrap=True,
     )
     console.print(f"per token: {_spread(summary['token_gap_ms'], 'ms')}", markup=False, soft_wrap=True)
+    if session.merged.recording["windows"]:
+        console.print(
+            "speeds and times of the whole run, its profiler windows and the pauses after them included: slower than the server is; specanalyze phases "
+            "tells untraced cycles apart",
+            markup=False,
+            soft_wrap=True,
+        )
     _show_problems(session.problems, console)
     show_merged(
         Merged(session.merged.path, session.merged.rows, session.merged.ranks, [], session.merged.recording), console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+from speccollect.cli.render import show_session
 from speccollect.config import PHASES_ONLY, WindowSettings
 from speccollect.request.session import Session, record_requests, send
 from speccollect.request.stream import find_endpoint, request_body, stream_request
@@ -108,6 +111,11 @@ def test_windows_inside_a_request(server: Server, tmp_path: Path) -> None:
     session = record(server, tmp_path / "trace.parquet", "generate", 1, 101, windows=windows)
     assert [w["cycles"] for w in session.merged.recording["windows"]] == [5, 5]
     assert session.problems == []
+    written = io.StringIO()
+    out = Console(file=written, width=400)
+    show_session(session, out)
+    printed = written.getvalue()
+    assert "its profiler windows and the pauses after them included" in printed.split("per token:")[1]
 
 
 def test_auto_takes_generate_where_the_server_is_sglang(server: Server) -> None:
