@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.layers import layers
+from specanalyze.attribution.activities import join_activities
 from specanalyze.attribution.carry_nodes import with_nodes
+from specanalyze.attribution.ranges import recognised_ranges
 from specanalyze.cli import app
 from specanalyze.formats.capture_modules import with_paths
 from specanalyze.formats.capture_traces import settled, with_captures
@@ -57,11 +59,12 @@ def pair(folder: Path, rows: list[dict[str, Any]], kernels: list[list[str]], *, 
 
 
 def nodes_of(trace: Trace) -> list[int | None]:
-    """Node of each kernel of the only rank, in order of start."""
+    """Node that each kernel of the only rank is found to be, in the order of the file."""
     (rank,) = trace.ranks()
-    events = rank.events if "node" in rank.events.columns else rank.events.with_columns(node=None)
-    found: list[int | None] = events.filter(pl.col("kind").cast(pl.String) == "kernel").get_column("node").to_list()
-    return found
+    placement = join_activities(rank.events, recognised_ranges(rank.events)).placement
+    assert placement is not None
+    nodes = [*placement.nodes.get_column("node").to_list(), None]
+    return [nodes[row] for row in placement.node_row.tolist()]
 
 
 def test_each_launch_of_a_capture_is_a_node_of_the_module_that_made_it(

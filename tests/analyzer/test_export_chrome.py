@@ -16,6 +16,7 @@ from specanalyze.answers.breakdown import break_down
 from specanalyze.attribution.analysis import analyse
 from specanalyze.cli import run
 from specanalyze.exports.export import export
+from specanalyze.formats.chrome_windows import unsaid_windows
 from specanalyze.formats.event_frame import DTYPES
 from specanalyze.formats.load import open_trace
 from specanalyze.trace import Trace
@@ -185,7 +186,16 @@ def test_a_recording_comes_back_whole(tmp_path: Path, sample: str) -> None:
     before, after = break_down(recording), break_down(again)
     assert all(rank.windows > 1 for rank in before.ranks) or "61" in sample  # that one has a single window
     for one, other in zip(before.ranks, after.ranks, strict=True):
-        for told in ("windows", "window_ns", "buckets_ns", "instances", "gpu_busy_ns", "hidden_comm_ns", "decided_ns"):
+        for told in (
+            "windows",
+            "window_ns",
+            "buckets_ns",
+            "instances",
+            "gpu_busy_ns",
+            "hidden_comm_ns",
+            "decided_ns",
+            "node_map",
+        ):
             assert getattr(one, told) == getattr(other, told)
         assert one.phase_instances.equals(other.phase_instances, null_equal=True)
     assert (before.waits is None) == (after.waits is None)
@@ -197,6 +207,61 @@ def test_a_recording_comes_back_whole(tmp_path: Path, sample: str) -> None:
         calls = rank.events.filter(pl.col("kind").cast(pl.String) == "launch").get_column("correlation").drop_nulls()
         assert calls.is_unique().all()
         assert calls.to_numpy().max() < 2**31
+
+
+@pytest.mark.parametrize(
+    ("sample", "ways"),
+    [
+        ("sglang_tp4_mla61_eagle3_steps2", {"by_id": 0, "by_stream": 39, "unsure": 4758}),
+        ("sglang_v1_tp1_eagle3_steps2_cupti", {"by_id": 360, "by_stream": 0, "unsure": 0}),
+        ("sglang_tp1_eagle3_steps2", {"by_id": 0, "by_stream": 0, "unsure": 0}),
+    ],
+)
+def test_an_import_of_an_export_says_as_the_recording_does_how_replays_were_placed(
+    tmp_path: Path, sample: str, ways: dict[str, int]
+) -> None:
+    recording = SAMPLES / f"{sample}.parquet"
+    files = export(open_trace([recording]), "chrome", tmp_path / "t.json").files
+    assert run(["import", *map(str, files), "-o", str(tmp_path / "again.parquet")]) == 0
+    before, after = (break_down(open_trace([path])) for path in (recording, tmp_path / "again.parquet"))
+    assert [rank.node_map for rank in after.ranks] == [rank.node_map for rank in before.ranks]
+    assert {way: before.ranks[0].node_map[way] for way in ways} == ways
+    assert [line for line in before.warnings if line not in after.warnings] == []
+
+
+def without_member(path: Path) -> None:
+    """Make an export what it was before windows were written down."""
+    head, events = path.read_text().split(', "traceEvents": [', 1)
+    kept = {name: value for name, value in json.loads(head + "}").items() if name != "specanalyze"}
+    path.write_text(json.dumps(kept)[:-1] + ', "traceEvents": [' + events)
+
+
+def test_an_old_export_of_several_windows_says_that_they_are_read_as_one(tmp_path: Path) -> None:
+    files = export(open_trace([SAMPLES / "embedded_tp2.parquet"]), "chrome", tmp_path / "t.json").files
+    for path in files:
+        without_member(path)
+    packed = tmp_path / "t.rank1.json.gz"
+    packed.write_bytes(gzip.compress(files[1].read_bytes()))
+    for given in (files, [files[0], packed]):
+        assert [line for line in open_trace(given).warnings if "older specanalyze" in line] == [
+            f"{path.name}: exported by an older specanalyze, which did not write windows down: its 2 profiler windows are read as one, and the "
+            "time between them counts as host time; export the recording anew"
+            for path in given
+        ]
+
+
+def test_an_old_export_of_one_window_says_nothing(tmp_path: Path) -> None:
+    files = export(open_trace([SAMPLES / "embedded_tp2.parquet"]), "chrome", tmp_path / "t.json", cycles=(40, 44)).files
+    without_member(files[0])
+    assert unsaid_windows(files[0]) == 1
+    assert not any("older" in line for line in open_trace(files[:1]).warnings)
+
+
+def test_stretches_are_counted_over_pieces_of_the_text(tmp_path: Path) -> None:
+    (path,) = export(open_trace([SAMPLES / "sglang_tp1_eagle3_steps2.parquet"]), "chrome", tmp_path / "t.json").files
+    without_member(path)
+    assert {unsaid_windows(path, chunk_bytes=size) for size in (1 << 14, 50_001, 1 << 23)} == {3}
+    assert unsaid_windows(SAMPLES / "README.md") == 0
 
 
 def test_one_rank_alone_says_that_others_were_there(tmp_path: Path) -> None:

@@ -1,9 +1,14 @@
-"""Writes the node that each replay activity was found to be into its row, so that a trace carries it from then on."""
+"""Writes the nodes of replays that name some of them into the rows of all their activities, so that a trace carries them from then on.
+
+A node that was found by the order of activities is not written: read again, it would count as one that the recording itself names, its
+doubts (an equal kernel on another stream, a captured graph of another batch size) forgotten. It is found again in the same way.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from specanalyze.attribution.activities import join_activities
@@ -15,7 +20,7 @@ from specschema.events import DEVICE_KINDS
 
 
 def with_nodes(trace: Trace) -> Trace:
-    """The same recording; graph_id and node are filled on device rows of replays that fit a captured graph.
+    """The same recording; graph_id and node are filled on device rows of replays that name nodes of a captured graph.
 
     Ranges that look like phases and are none are named in the recording's warnings, once a rank is read.
     """
@@ -31,10 +36,12 @@ def _placed(rank: RankTrace, warnings: list[str]) -> RankTrace:
     warnings += (line for line in overlooked(rank.key, ranges.unrecognised) if line not in warnings)
     activities = join_activities(rank.events, ranges)
     placement = activities.placement
-    if placement is None or not placement.placed:
+    if placement is None or not placement.by_id:
         return rank
     device = rank.events.get_column("kind").cast(pl.String).is_in(list(DEVICE_KINDS)).arg_true().to_numpy()
-    found = placement.node_row >= 0
+    own = integers(rank.events, "node", -1)[device[activities.row]] >= 0
+    found = (placement.node_row >= 0) & (activities.launch >= 0)
+    found &= np.isin(activities.launch, activities.launch[found & own])
     rows = device[activities.row[found]]
     columns = []
     for name in ("graph_id", "node"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from specanalyze.formats import chrome_member, kineto, profiler_folders, sidecars
+from specanalyze.formats.chrome_windows import unsaid_windows
 from specanalyze.formats.event_bounds import bounded
 from specanalyze.formats.event_frame import count_kinds
 from specanalyze.formats.event_text import NotATraceError
@@ -143,6 +144,12 @@ def _open_kineto(
     if len(files) == 1 and (merged := profiler_folders.merged_ranks(files[0])):
         return _open_merged(files[0], merged, name, salvage=salvage, device=device, progress=progress)
     found = _identified(files, folder, warnings)
+    for k in found:
+        if chrome_member.MEMBER not in k.metadata and (windows := unsaid_windows(k.file.path)) > 1:
+            warnings.append(
+                f"{k.file.path.name}: exported by an older specanalyze, which did not write windows down: its {windows} profiler windows are read "
+                "as one, and the time between them counts as host time; export the recording anew"
+            )
     done = _Progress(progress, sum(k.file.path.stat().st_size for k in found))
     refuse_two_recordings([k.file for k in found])
     found.sort(key=lambda k: k.file.rank or 0)
