@@ -39,9 +39,14 @@ def breakdown_warnings(rank: RankBreakdown, phase: str) -> list[str]:
     said = []
     name = f"rank {rank.key}"
     said += overlooked(rank.key, rank.unrecognised)
-    if not rank.device_ns:
+    if not rank.activities and rank.invalid:
+        said.append(
+            f"{name}: none of its {counted(rank.invalid, 'device row')} has a usable time (invalid, dropped): the profiler got no times from the "
+            "device, and all time shows as host, which says nothing about the device"
+        )
+    elif not rank.activities:
         said.append(f"{name}: {NO_DEVICE_WORK}; all its time shows as host, which says nothing about the device")
-    if rank.invalid:
+    elif rank.invalid:
         said.append(f"{name}: {counted(rank.invalid, 'invalid device row')} without a usable time dropped")
     if rank.cut:
         said.append(

@@ -41,6 +41,7 @@ class RankBreakdown:
         unattributed, outside: (activities, busy ns as the union of their intervals) over the whole recording.
         invalid: device rows without a usable time, dropped.
         cut: impossible durations, cut.
+        activities: valid device rows, those of no length included.
         device_ns: plain sum of activity durations; overlapping work counts twice, so only shares are made of it.
         unclassified_ns: the part of it whose kernel names no rule knows.
         decided_ns: way of classifying -> its part of device_ns.
@@ -70,6 +71,7 @@ class RankBreakdown:
     outside: tuple[int, int] = (0, 0)
     invalid: int = 0
     cut: int = 0
+    activities: int = 0
     device_ns: int = 0
     unclassified_ns: int = 0
     decided_ns: dict[str, int] = field(default_factory=dict)
@@ -231,6 +233,7 @@ def _add_looks(result: RankBreakdown, rows: RowSums, looks: Looks) -> None:
         untold = looks.subclass[i] == UNKNOWN_OPERATION and looks.bucket[i] == BUCKET_CODE["other_comm"]
         if untold and counts[i]:
             result.unknown_communication[name] = result.unknown_communication.get(name, 0) + counts[i]
+    result.activities += sum(counts)
     result.device_ns += sum(ways.values())
     result.unclassified_ns += ways["unclassified"]
     for way, ns in ways.items():
@@ -259,6 +262,7 @@ def _add_remainders(result: RankBreakdown, acts: Activities) -> None:
 
 def _add_classification(result: RankBreakdown, acts: Activities) -> None:
     duration = acts.end - acts.start
+    result.activities += len(acts)
     result.device_ns += int(duration.sum())
     unknown = ~acts.classified
     result.unclassified_ns += int(duration[unknown].sum())
