@@ -17,6 +17,7 @@ from specanalyze.answers.bootstrap import SEED
 from specanalyze.answers.breakdown import break_down
 from specanalyze.answers.calibration import calibrate
 from specanalyze.answers.control import WHOLE, Control, control_of
+from specanalyze.answers.cycle_growth import growth_of
 from specanalyze.answers.medians import FEWEST, bounded, median_interval, ratio_interval, resampled_medians
 from specanalyze.answers.neighbours import neighbours
 from specanalyze.answers.overhead import measure_overhead
@@ -384,6 +385,36 @@ def test_steps_of_nothing_stand_beside_no_window() -> None:
     assert found.place == "context"
     assert (found.untraced_ns, found.traced_ns, found.effect) == (plain.untraced_ns, plain.traced_ns, plain.effect)
     assert (found.cycles, found.span) == (plain.cycles, plain.span)
+
+
+@pytest.mark.parametrize(("traced", "bounds"), [(5, True), (4, False)])
+def test_the_effect_beside_the_windows_has_bounds_from_five_traced_cycles(traced: int, bounds: bool) -> None:
+    found = control_in(stretch(0, 60, line), stretch(60, traced, line, 0), stretch(60 + traced, 200, line))
+    assert found.place == "context"
+    assert found.effect is not None
+    assert (found.effect.low is not None) == bounds
+    assert found.untraced_ns.low is not None
+
+
+@pytest.mark.parametrize(("spread", "beside"), [(0.0, True), (0.1, False)])
+def test_a_difference_within_the_noise_leaves_all_untraced_cycles(spread: float, beside: bool) -> None:
+    """Cycles that double; a window whose cycles are 3 % longer than the median, which cycles that vary by a tenth cannot show."""
+    noise = 1 + spread * np.random.default_rng(2).normal(0, 1, 420)
+
+    def doubling(n: int) -> float:
+        return float((1_000_000 + 2_500 * n) * noise[n])
+
+    rows = stretch(0, 220, doubling), stretch(220, 20, doubling, 0), stretch(240, 180, doubling)
+    untraced = np.array([row["step_ns"] for row in (*rows[0], *rows[2])], dtype=float)
+    places = np.array([*range(220), *range(240, 420)], dtype=float)
+    assert growth_of(places, untraced, "context") is not None
+    near = neighbours(places, untraced, 229.5)
+    assert near is not None
+    whole = float(np.median(untraced))
+    off = bounded(near.typical(229.5) / whole - 1, near.drawn_at(229.5) / whole - 1)
+    assert abs(off.value) >= 0.02
+    assert off.excludes_zero == beside
+    assert (control_in(*rows).place is not None) == beside
 
 
 def test_a_line_that_falls_below_nothing_is_no_control() -> None:
