@@ -156,3 +156,18 @@ def test_no_arrow_leads_from_one_window_to_another() -> None:
         ]
     arrows = sorted(sorted(ends) for ends in check(trace(rank_trace(rows))).arrows.values())
     assert arrows == [[("in", 1030), ("out", 1010)], [("in", 2030), ("out", 2010)]]
+
+
+def test_the_bytes_are_those_of_the_recording_alone() -> None:
+    """Not of what else this process has read: polars numbers texts as it meets them."""
+    recording = trace(rank_trace([phase("spec.verify", 0, 90), launch("cudaGraphLaunch", 1, 7), kernel("b", 3, 9, 7)]))
+
+    def written() -> bytes:
+        file = io.BytesIO()
+        write_perfetto(file, exported_ranks(recording))
+        return file.getvalue()
+
+    before = written()
+    assert before.index(b"spec.verify") < before.index(b"cudaGraphLaunch") < before.index(b"verify other_compute")
+    pl.Series(["zz", "b", "cudaGraphLaunch", "spec.verify"]).cast(pl.Categorical)
+    assert written() == before

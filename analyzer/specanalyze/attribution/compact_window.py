@@ -28,7 +28,7 @@ from specanalyze.columns import Ints, again, distinct
 from specanalyze.formats.compact_rank import Calls, CompactRank, DeviceRows
 from specanalyze.intervals import by_priority, start_order
 from specanalyze.native.collect import NO_ID
-from specanalyze.native.timeline import Array, PartitionSums, Passes, RowSums, cover
+from specanalyze.native.timeline import Array, PartitionSums, Passes, RowSums, Window, cover
 from specschema.phases import BETWEEN, BUCKETS, OUTSIDE, PHASE_KEYS, REMAINDERS, UNATTRIBUTED
 
 _SLICE: Final = 1 << 17
@@ -219,31 +219,19 @@ _NO_INSTANTS: Final = np.empty(0, dtype=np.int64)
 _REMAINS: Final = np.array([phase in REMAINDERS for phase in PHASE_KEYS])
 
 
-def window_sums(
-    window: JoinedWindow,
-    streams: list[int],
-    looks: int,
-    instants: Ints = _NO_INSTANTS,
-    *,
-    stretches: bool = False,
-    off: NDArray[np.bool_] | None = None,
-) -> WindowSums:
-    """Partition a window and sum it up.
+def bound_window(window: JoinedWindow, streams: list[int]) -> Window:
+    """The compiled passes over a window's rows, calls and ranges.
 
     Args:
         window: of ``joined_window``.
         streams: stream id of each number in ``window.device.stream``.
-        looks: how many looks there are.
-        instants: ns, in order; before each, the time that no leaf phase got is summed.
-        stretches: keep what each row got.
-        off: of ``cut_off.cut_off``; None where none is cut.
     """
     ranges, device, calls = window.ranges, window.device, window.calls
     wait, replay = window.wait, window.replay
     spans = by_priority(window.first[replay], window.replay_end, np.arange(len(replay)))
     codes = np.arange(len(BUCKETS))
     tier = np.where(compute_code(codes), 0, np.where(communication_code(codes), 1, 2)).astype(np.uint8)
-    bound = window.passes.window(
+    return window.passes.window(
         arrays={
             "call": window.call,
             "bucket": window.bucket,
@@ -274,6 +262,29 @@ def window_sums(
             "host": BUCKET_CODE["host"],
         },
     )
+
+
+def window_sums(
+    window: JoinedWindow,
+    streams: list[int],
+    looks: int,
+    instants: Ints = _NO_INSTANTS,
+    *,
+    stretches: bool = False,
+    off: NDArray[np.bool_] | None = None,
+) -> WindowSums:
+    """Partition a window and sum it up.
+
+    Args:
+        window: of ``joined_window``.
+        streams: stream id of each number in ``window.device.stream``.
+        looks: how many looks there are.
+        instants: ns, in order; before each, the time that no leaf phase got is summed.
+        stretches: keep what each row got.
+        off: of ``cut_off.cut_off``; None where none is cut.
+    """
+    ranges, device, calls = window.ranges, window.device, window.calls
+    bound = bound_window(window, streams)
     partition = None
     if len(ranges):
         partition = bound.partition(len(PHASE_KEYS), len(ranges), instants, _REMAINS, stretches=stretches)

@@ -7,10 +7,11 @@ in ``LEFT_OUT``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import polars as pl
 
 from specanalyze.columns import factorize
@@ -43,6 +44,9 @@ LEFT_OUT: Final = (
 """What an import of the written file does not bring back; the rest that Chrome has no row for is in a member (``formats.chrome_member``)."""
 
 _CHUNK: Final = 1 << 16
+"""Events whose rows stand together, before the arrows between them."""
+_PIECE: Final = 1 << 14
+"""Rows whose texts are in memory at once."""
 _FACTS: Final = (
     "cycle",
     "batch_size",
@@ -78,7 +82,10 @@ def write_chrome(file: BinaryIO, rank: ExportedRank, sections: Mapping[str, Any]
         )
     if rank.trace.host is not None:
         head["host_name"] = rank.trace.host
-    head[chrome_member.MEMBER] = chrome_member.member(rank.events, sections)
+    own = rank.of_kinds(*chrome_member.KINDS)
+    at = np.flatnonzero(own)
+    others = rank.events.select("start_ns", "window").filter(~own)
+    head[chrome_member.MEMBER] = chrome_member.member(rank.rows(at), at, others, sections)
     file.write(json.dumps(head, default=str).encode()[:-1] + b', "traceEvents": [\n')
     pid = rank.pid
     lines = [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": rank.label}}]
@@ -86,15 +93,18 @@ def write_chrome(file: BinaryIO, rank: ExportedRank, sections: Mapping[str, Any]
         {"ph": "M", "name": "thread_name", "pid": pid, "tid": _PARTITION_THREAD, "args": {"name": "partition"}}
     )
     file.write(",\n".join(json.dumps(line) for line in lines).encode())
-    events = rank.timed().with_columns(pl.when(pl.col("dur_ns") >= 0).then("dur_ns").alias("dur_ns"))
-    traced = events.get_column("window").null_count() < events.height
-    for start in range(0, events.height, _CHUNK):
-        _write(file, _rows(events[start : start + _CHUNK], origin, pid, traced=traced))
-        _write(file, _flows(events[start : start + _CHUNK], origin, pid))
-    for start in range(0, rank.partition.height, _CHUNK):
-        _write(file, _partition(rank.partition[start : start + _CHUNK], origin, pid))
+    timed = rank.timed()
+    traced = bool(rank.events.get_column("window").is_not_null().to_numpy()[timed].any())
+    for start in range(0, len(timed), _CHUNK):
+        block = timed[start : start + _CHUNK]
+        for low in range(0, len(block), _PIECE):
+            _write(file, _rows(rank.rows(block[low : low + _PIECE]), origin, pid, traced=traced))
+        for low in range(0, len(block), _PIECE):
+            _write(file, _flows(rank.rows(block[low : low + _PIECE]), origin, pid))
+    for start in range(0, rank.partition.height, _PIECE):
+        _write(file, _partition(rank.partition[start : start + _PIECE], origin, pid))
     file.write(b"\n]}\n")
-    return events.height
+    return len(timed)
 
 
 def _write(file: BinaryIO, lines: pl.Series) -> None:
@@ -102,7 +112,10 @@ def _write(file: BinaryIO, lines: pl.Series) -> None:
     if lines.null_count():
         raise AssertionError(f"{lines.null_count()} rows have no text")
     if len(lines):
-        file.write(b",\n" + ",\n".join(lines.to_list()).encode())
+        # One text after another, as Arrow keeps them.
+        told = lines.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+        offsets = np.frombuffer(told.buffers()[1], dtype=np.int64, count=len(told) + 1 + told.offset)
+        file.write(told.buffers()[2][offsets[told.offset] : offsets[-1]])
 
 
 def _microseconds(ns: pl.Expr) -> pl.Expr:
@@ -123,7 +136,10 @@ def _rows(events: pl.DataFrame, origin: int, pid: int, *, traced: bool) -> pl.Se
     device = kind.is_in(["kernel", "memcpy", "memset"])
     category = kind.replace_strict(CATEGORIES, default=None, return_dtype=pl.String)
     untraced = pl.col("window").is_null() & kind.is_in(["phase", "cycle"]) & pl.lit(traced)
-    quoted = events.with_columns(_quoted(events, c) for c in ("name", "op", "dtype", "group", "mode", "module"))
+    events = events.with_columns(pl.when(pl.col("dur_ns") >= 0).then("dur_ns").alias("dur_ns"))
+    told = {name for name in events.columns if events[name].null_count() < events.height}
+    texts = ("name", "op", "dtype", "group", "mode", "module")
+    quoted = events.with_columns(_quoted(events, c) for c in texts if c in told)
     place = [
         pl.when(device).then("device").otherwise(pl.col("pid").fill_null(pid)).fill_null(0).alias("on"),
         pl.when(device).then("stream").otherwise("tid").alias("at"),
@@ -132,10 +148,10 @@ def _rows(events: pl.DataFrame, origin: int, pid: int, *, traced: bool) -> pl.Se
         *place,
         pl.col("name").fill_null('""'),
         pl.when(untraced).then(pl.lit(UNTRACED)).otherwise(category).alias("category"),
-        _arguments(device).alias("args"),
+        _arguments(device, told).alias("args"),
     )
     mark = pl.concat_str(
-        pl.lit('{"ph": "i", "s": "t", "name": '),
+        pl.lit(',\n{"ph": "i", "s": "t", "name": '),
         "name",
         pl.lit(', "pid": '),
         "on",
@@ -154,7 +170,7 @@ def _thread() -> pl.Expr:
 def _line(origin: int) -> pl.Expr:
     duration = pl.concat_str(pl.lit(', "dur": '), _microseconds(pl.col("dur_ns")))
     return pl.concat_str(
-        pl.lit('{"ph": "X", "cat": "'),
+        pl.lit(',\n{"ph": "X", "cat": "'),
         "category",
         pl.lit('", "name": '),
         "name",
@@ -170,51 +186,56 @@ def _line(origin: int) -> pl.Expr:
     )
 
 
-def _arguments(device: pl.Expr) -> pl.Expr:
-    """The inside of ``args``, under the names that torch.profiler gives them."""
+def _arguments(device: pl.Expr, told: Collection[str]) -> pl.Expr:
+    """The inside of ``args``, under the names that torch.profiler gives them.
 
-    def argument(name: str, value: str | pl.Expr) -> pl.Expr:
-        shown = pl.col(value) if isinstance(value, str) else value
-        return pl.concat_str(pl.lit(f'"{name}": '), shown.cast(pl.String))
+    Args:
+        device: whether a row is device work.
+        told: columns that are not null throughout.
+    """
+
+    def argument(name: str, value: pl.Expr) -> pl.Expr:
+        return pl.concat_str(pl.lit(f'"{name}": '), value.cast(pl.String))
 
     def each(column: str) -> pl.Expr:
         texts = pl.col(column).cast(pl.List(pl.String)).list.eval(pl.element().fill_null("null"))
         return pl.concat_str(pl.lit("["), texts.list.join(", "), pl.lit("]"))
 
     def text(value: pl.Expr) -> pl.Expr:
-        return pl.concat_str(pl.lit('"'), value, pl.lit('"'))
+        return pl.concat_str(pl.lit('"'), value.cast(pl.String), pl.lit('"'))
 
     def triple(column: str) -> pl.Expr:
         return pl.concat_str(
             pl.lit("["), pl.col(column).cast(pl.String).str.replace_all("x", ", ", literal=True), pl.lit("]")
         )
 
-    return pl.concat_str(
-        argument("correlation", "correlation"),
-        argument("device", pl.when(device).then("device")),
-        argument("stream", pl.when(device).then("stream")),
-        argument("bytes", "bytes"),
-        argument("grid", triple("grid")),
-        argument("block", triple("block")),
-        argument("Collective name", "op"),
-        argument("dtype", "dtype"),
-        argument("In msg nelems", "elements"),
-        argument("Process Group Name", "group"),
-        argument("Process Group Ranks", text(each("group_ranks"))),
-        argument("Seq", "seq"),
-        argument("graph id", "graph_id"),
-        argument("graph node id", _NODE_ID),
-        argument("phase", text(pl.col("phase"))),
-        argument("class", text(pl.col("bucket"))),
-        argument("subclass", text(pl.col("subclass"))),
-        argument("mode", "mode"),
-        argument("module", "module"),
-        *(argument(name, name) for name in _FACTS),
-        argument("accept_lengths", each("accept_lengths")),
-        argument("accepted_draft_tokens", each("accepted_draft_tokens")),
-        separator=", ",
-        ignore_nulls=True,
+    arguments = (
+        ("correlation", "correlation", pl.col("correlation")),
+        ("device", "device", pl.when(device).then("device")),
+        ("stream", "stream", pl.when(device).then("stream")),
+        ("bytes", "bytes", pl.col("bytes")),
+        ("grid", "grid", triple("grid")),
+        ("block", "block", triple("block")),
+        ("op", "Collective name", pl.col("op")),
+        ("dtype", "dtype", pl.col("dtype")),
+        ("elements", "In msg nelems", pl.col("elements")),
+        ("group", "Process Group Name", pl.col("group")),
+        ("group_ranks", "Process Group Ranks", text(each("group_ranks"))),
+        ("seq", "Seq", pl.col("seq")),
+        ("graph_id", "graph id", pl.col("graph_id")),
+        ("node", "graph node id", _NODE_ID),
+        ("phase", "phase", text(pl.col("phase"))),
+        ("bucket", "class", text(pl.col("bucket"))),
+        ("subclass", "subclass", text(pl.col("subclass"))),
+        ("mode", "mode", pl.col("mode")),
+        ("module", "module", pl.col("module")),
+        *((name, name, pl.col(name)) for name in _FACTS),
+        *((name, name, each(name)) for name in ("accept_lengths", "accepted_draft_tokens")),
     )
+    shown = [argument(name, value) for column, name, value in arguments if column in told]
+    if not shown:
+        return pl.lit("")
+    return pl.concat_str(*shown, separator=", ", ignore_nulls=True)
 
 
 def _flows(events: pl.DataFrame, origin: int, pid: int) -> pl.Series:
@@ -223,7 +244,7 @@ def _flows(events: pl.DataFrame, origin: int, pid: int) -> pl.Series:
     rows = events.filter(pl.col("correlation").is_not_null(), call | pl.col("first").fill_null(False))
     return rows.select(
         pl.concat_str(
-            pl.when(call).then(pl.lit('{"ph": "s"')).otherwise(pl.lit('{"ph": "f", "bp": "e"')),
+            pl.when(call).then(pl.lit(',\n{"ph": "s"')).otherwise(pl.lit(',\n{"ph": "f", "bp": "e"')),
             pl.lit(', "cat": "ac2g", "name": "ac2g", "id": '),
             "correlation",
             pl.lit(', "pid": '),
@@ -240,10 +261,10 @@ def _flows(events: pl.DataFrame, origin: int, pid: int) -> pl.Series:
 def _partition(parts: pl.DataFrame, origin: int, pid: int) -> pl.Series:
     return parts.select(
         pl.concat_str(
-            pl.lit(f'{{"ph": "X", "cat": "{PARTITION}", "name": "'),
-            "phase",
+            pl.lit(f',\n{{"ph": "X", "cat": "{PARTITION}", "name": "'),
+            pl.col("phase").cast(pl.String),
             pl.lit(": "),
-            "bucket",
+            pl.col("bucket").cast(pl.String),
             pl.lit(f'", "pid": {pid}, "tid": {_PARTITION_THREAD}, "ts": '),
             _microseconds(pl.col("start_ns") - origin),
             pl.lit(', "dur": '),

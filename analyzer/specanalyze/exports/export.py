@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from specanalyze.exports import chrome
-from specanalyze.exports.export_events import exported_ranks
+from specanalyze.exports.export_events import ExportedRank, exported_ranks
 from specanalyze.exports.nvtxt import EarlierRankError, write_nvtxt
 from specanalyze.exports.perfetto import write_perfetto
 from specanalyze.formats.nsys_install import find
@@ -198,13 +198,17 @@ def _chrome(
     if taken and not force:
         raise UsageError(f"{taken[0]} exists: give another name, or --force to overwrite it")
     done = Exported(notes=[f"not kept by the format: {line}" for line in chrome.LEFT_OUT])
-    for rank in exported_ranks(trace, phase_map, cycles):
+
+    def write(rank: ExportedRank) -> None:
         path = names[rank.trace.key]
         with new_file(path, force) as file:
             done.events += chrome.write_chrome(file, rank, trace.metadata)
         done.files.append(path)
-    if not done.files:
-        trace.refuse_empty()
+
+    for _ in map(
+        write, exported_ranks(trace, phase_map, cycles)
+    ):  # a loop variable would hold a rank while the next is read
+        pass
     return done
 
 

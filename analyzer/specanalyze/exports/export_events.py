@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from specanalyze.attribution.analysis import RankAnalysis, WindowAnalysis, analyse_rank
-from specanalyze.attribution.instances import cycle_numbers
-from specanalyze.columns import Ints
-from specanalyze.formats.event_frame import DTYPES
-from specanalyze.trace import RankTrace, Trace
+from specanalyze.columns import Ints, factorize
+from specanalyze.exports.event_columns import EventColumns
+from specanalyze.exports.rank_labels import WindowLabels, analysed_labels, compact_labels
+from specanalyze.native.heap import give_back
+from specanalyze.native.timeline import Array
+from specanalyze.trace import RankSource, RankTrace, Trace
 from specanalyze.whole_number import MOST, whole_number
 from specschema.errors import TraceError, UsageError
-from specschema.events import COLUMN_NAMES
 from specschema.phases import BUCKETS, PHASE_KEYS
 
 EVENT: Final = "event"
 """Column with the number of each row in the rank's own events; it survives every filter."""
 
+_LABELS: Final = {"bucket": BUCKETS, "phase": PHASE_KEYS}
+_NONE: Final = 255
+"""Code of events that are no device work."""
+
 
 @dataclass(frozen=True)
 class ExportedRank:
-    """One rank, ready to be written.
+    """One rank, ready to be written; texts are dictionaries, which whoever writes takes apart some rows at a time (``rows``).
 
     Attributes:
         number: place among the exported ranks, from 0.
-        trace: whose it is.
-        events: every column of the event table, in file order, and: event (row number), bucket, subclass and phase of device
-            work, ``first`` (True for the first activity of its launch call), ``launch_start`` (ns, -1 without a launch call).
-            ``correlation`` names one launch call in the whole rank (see ``one_timeline``).
+        trace: whose it is, without its events.
+        columns: columns of the event table that are not null throughout, in file order, and: event (row number), bucket, subclass and
+            phase of device work, ``first`` (True for the first activity of its launch call). ``correlation`` names one launch call in
+            the whole rank (see ``one_timeline``).
         partition: start_ns, dur_ns, phase, bucket: the stretches of the exact partition, equal neighbours joined.
     """
 
     number: int
     trace: RankTrace
-    events: pl.DataFrame
+    columns: EventColumns
     partition: pl.DataFrame
 
     @property
@@ -47,20 +53,40 @@ class ExportedRank:
         return f"rank {self.trace.key}" if self.trace.key.isdecimal() else self.trace.key
 
     @property
+    def events(self) -> pl.DataFrame:
+        """Columns that many rows fill, and those that are looked at as a whole."""
+        return self.columns.many
+
+    @cached_property
     def pid(self) -> int:
         """Process id of the rank's host rows; its number where no row names one."""
         known = self.events.get_column("pid").drop_nulls()
         return int(known.mode().sort()[0]) if known.len() else self.number + 1
 
-    @property
+    @cached_property
     def start_ns(self) -> int | None:
         """Start of its first event; None without events."""
-        known = self.timed().get_column("start_ns")
+        known = self.events.get_column("start_ns").gather(self.timed()).drop_nulls()
         return int(known.min()) if known.len() else None  # type: ignore[arg-type]
 
-    def timed(self) -> pl.DataFrame:
-        """Events that lie in time: all but nodes of graphs."""
-        return self.events.filter(pl.col("kind").cast(pl.String) != "node")
+    @cached_property
+    def kinds(self) -> tuple[Array, list[str]]:
+        """Code of each event's kind, int8, and the kinds."""
+        codes, kinds = factorize(self.events, "kind")
+        return codes.astype(np.int8), kinds
+
+    def of_kinds(self, *kinds: str) -> NDArray[np.bool_]:
+        """Which events are of these kinds."""
+        codes, known = self.kinds
+        return np.isin(codes, [code for code, kind in enumerate(known) if kind in kinds])
+
+    def timed(self) -> Ints:
+        """Rows of events that lie in time: all but nodes of graphs."""
+        return np.flatnonzero(~self.of_kinds("node"))
+
+    def rows(self, index: Ints) -> pl.DataFrame:
+        """Some events with every column of the event table."""
+        return self.columns.rows(index)
 
 
 def parse_cycles(text: str | None) -> tuple[int, int] | None:
@@ -86,11 +112,29 @@ def exported_ranks(
 ) -> Iterator[ExportedRank]:
     """Read the ranks one after another.
 
+    Nothing here holds a rank while the next one is read. A caller's own loop variable does; ``map`` does not.
+
     Raises:
-        TraceError: a rank that can't be read, or has none of the cycles.
+        TraceError: there is none, or one that can't be read, or has none of the cycles.
     """
-    for number, rank in enumerate(trace.ranks()):
-        yield exported_rank(number, rank, phase_map, cycles)
+    trace.refuse_empty()
+    for number, source in enumerate(trace.sources):
+        yield _read(number, source, phase_map, cycles)
+        give_back()
+
+
+def _read(
+    number: int, source: RankSource, phase_map: Mapping[str, str] | None, cycles: tuple[int, int] | None
+) -> ExportedRank:
+    """A rank, analysed before its events are read where narrow columns will do for that."""
+    labels = compact_labels(source, phase_map)
+    if labels is None:
+        return exported_rank(number, source.read(), phase_map, cycles)
+    rank = source.read()
+    columns = EventColumns.of(rank.events.with_row_index(EVENT))
+    rank = replace(rank, events=rank.events.clear())
+    give_back()
+    return _exported(number, rank, columns, labels, cycles)
 
 
 def exported_rank(
@@ -100,15 +144,43 @@ def exported_rank(
     cycles: tuple[int, int] | None = None,
 ) -> ExportedRank:
     """Analyse a rank and cut it (see ``exported_ranks``)."""
-    missing = [pl.lit(None, dtype=DTYPES[c]).alias(c) for c in COLUMN_NAMES if c not in rank.events.columns]
-    events = rank.events.with_row_index(EVENT).with_columns(pl.col(EVENT).cast(pl.Int64))
-    analysis = analyse_rank(replace(rank, events=events), phase_map)
-    work = pl.concat([_work(window) for window in analysis.windows])
-    parts = pl.concat([_partition(window) for window in analysis.windows])
-    events = one_timeline(events.with_columns(missing)).join(work, on=EVENT, how="left", maintain_order="left")
-    if cycles is not None:
-        begin, end = _span(analysis, rank, cycles)
-        events = _cut(events, begin, end)
+    events = rank.events.with_row_index(EVENT)
+    labels = analysed_labels(replace(rank, events=events), phase_map, EVENT)
+    give_back()
+    return _exported(number, replace(rank, events=events.clear()), EventColumns.of(events), labels, cycles)
+
+
+def _exported(
+    number: int,
+    rank: RankTrace,
+    columns: EventColumns,
+    labels: list[WindowLabels],
+    cycles: tuple[int, int] | None,
+) -> ExportedRank:
+    events = columns.many
+    subclasses = list(dict.fromkeys(name for window in labels for name in window.subclasses))
+    bucket, phase = (np.full(events.height, _NONE, dtype=np.uint8) for _ in _LABELS)
+    subclass = np.full(events.height, len(subclasses), dtype=np.uint16)
+    first = np.zeros(events.height, dtype=bool)
+    called = np.full(events.height, -1, dtype=np.int64) if cycles is not None else None
+    for window in labels:
+        row = window.rows_in(events)
+        bucket[row], phase[row], first[row] = window.bucket, window.phase, window.first
+        place = np.array([subclasses.index(name) for name in window.subclasses], dtype=np.uint16)
+        subclass[row] = place[window.subclass]
+        if called is not None:
+            called[row] = window.called
+    labelled = one_timeline(events).with_columns(
+        _texts("bucket", bucket, BUCKETS),
+        _texts("subclass", subclass, subclasses),
+        _texts("phase", phase, PHASE_KEYS),
+        pl.Series("first", first),
+    )
+    columns = replace(columns, many=labelled)
+    parts = pl.concat([_partition(window) for window in labels])
+    if cycles is not None and called is not None:
+        begin, end = _span(labels, rank, columns, cycles)
+        columns = columns.only(_within(columns.many, called, begin, end))
         stop = pl.col("start_ns") + pl.col("dur_ns")
         parts = parts.filter(stop > begin, pl.col("start_ns") < end).select(
             pl.col("start_ns").clip(begin),
@@ -116,7 +188,7 @@ def exported_rank(
             "phase",
             "bucket",
         )
-    return ExportedRank(number, rank, events, parts)
+    return ExportedRank(number, rank, columns, parts)
 
 
 def one_timeline(events: pl.DataFrame) -> pl.DataFrame:
@@ -129,7 +201,12 @@ def one_timeline(events: pl.DataFrame) -> pl.DataFrame:
     Args:
         events: columns window and correlation, and any others.
     """
-    named = events.select("window", "correlation").filter(pl.col("correlation") >= 0).unique()
+    if "correlation" not in events.columns:
+        return events
+    named = events.select("window", "correlation").filter(pl.col("correlation") >= 0)
+    if named.get_column("window").n_unique() < 2:
+        return events
+    named = named.unique()
     if named.get_column("correlation").n_unique() == named.height:
         return events
     numbered = named.sort("window", "correlation").with_row_index("number", offset=1)
@@ -141,60 +218,37 @@ def one_timeline(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _names(codes: Ints, names: tuple[str, ...]) -> pl.Series:
-    return pl.Series(np.array(names, dtype=object)[codes] if len(codes) else [], dtype=pl.String)
+def _texts(name: str, codes: Array, texts: Sequence[str]) -> pl.Series:
+    """Codes as texts, as narrow as they were; a code beyond the texts is null."""
+    known = pl.Series(name, [*texts, None], dtype=pl.Enum(texts))
+    return known.gather(pl.Series(np.minimum(codes, len(texts))))
 
 
-def _work(window: WindowAnalysis) -> pl.DataFrame:
-    """Class, phase and launch call of each valid activity of a window."""
-    acts = window.activities
-    rows = acts.rows.get_column(EVENT).to_numpy()[acts.row] if len(acts) else np.empty(0, dtype=np.int64)
-    order = np.lexsort((np.arange(len(acts)), acts.start, acts.launch))
-    first = np.zeros(len(acts), dtype=bool)
-    first[order] = np.diff(acts.launch[order], prepend=-2) != 0
+def _partition(window: WindowLabels) -> pl.DataFrame:
+    """Stretches of the partition; neighbours of one phase, bucket and range are one."""
+    tiles = window.tiles
+    nothing = np.empty(0, dtype=np.int64)
     return pl.DataFrame(
         {
-            EVENT: pl.Series(rows, dtype=pl.Int64),
-            "bucket": _names(acts.bucket, BUCKETS),
-            "subclass": _names(acts.subclass, acts.subclasses),
-            "phase": _names(acts.phase, PHASE_KEYS),
-            "first": first & (acts.launch >= 0),
-            "launch_start": np.append(acts.launches.start, -1)[acts.launch],
+            "start_ns": nothing if tiles is None else tiles.start,
+            "dur_ns": nothing if tiles is None else tiles.length,
+            "phase": _texts("phase", nothing if tiles is None else tiles.phase, PHASE_KEYS),
+            "bucket": _texts("bucket", nothing if tiles is None else tiles.bucket, BUCKETS),
         }
     )
 
 
-def _partition(window: WindowAnalysis) -> pl.DataFrame:
-    """Stretches of the partition; neighbours of one phase, bucket and range are one."""
-    part = window.partition
-    schema = {"start_ns": pl.Int64, "dur_ns": pl.Int64, "phase": pl.String, "bucket": pl.String}
-    if part is None or not len(part.start):
-        return pl.DataFrame(schema=schema)
-    change = np.ones(len(part.start), dtype=bool)
-    change[1:] = (np.diff(part.phase) != 0) | (np.diff(part.bucket) != 0) | (np.diff(part.range) != 0)
-    first = np.flatnonzero(change)
-    last = np.append(first[1:], len(part.start)) - 1
-    return pl.DataFrame(
-        {
-            "start_ns": part.start[first],
-            "dur_ns": part.end[last] - part.start[first],
-            "phase": _names(part.phase[first], PHASE_KEYS),
-            "bucket": _names(part.bucket[first], BUCKETS),
-        },
-        schema=schema,
-    )
-
-
-def _span(analysis: RankAnalysis, rank: RankTrace, cycles: tuple[int, int]) -> tuple[int, int]:
+def _span(
+    labels: list[WindowLabels], rank: RankTrace, columns: EventColumns, cycles: tuple[int, int]
+) -> tuple[int, int]:
     """Host time of the wanted cycles that were traced; of untraced ones where none was."""
-    numbers, starts, ends = [], [], []
-    for window in analysis.windows:
-        numbers.append(cycle_numbers(window.ranges))
-        starts.append(window.ranges.start)
-        ends.append(window.ranges.end)
+    numbers = [window.cycle for window in labels]
+    starts = [window.cycle_start for window in labels]
+    ends = [window.cycle_end for window in labels]
     traced = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
-    if "cycle" in rank.events.columns and not ((traced >= cycles[0]) & (traced < cycles[1])).any():
-        own = rank.events.filter(pl.col("kind").cast(pl.String) == "cycle").drop_nulls(["cycle", "dur_ns"])
+    if not ((traced >= cycles[0]) & (traced < cycles[1])).any():
+        rows = np.flatnonzero((columns.many.get_column("kind") == "cycle").to_numpy())
+        own = columns.rows(rows).drop_nulls(["cycle", "dur_ns"])
         numbers.append(own.get_column("cycle").cast(pl.Int64).to_numpy())
         starts.append(own.get_column("start_ns").to_numpy())
         ends.append((own.get_column("start_ns") + own.get_column("dur_ns")).to_numpy())
@@ -209,8 +263,13 @@ def _span(analysis: RankAnalysis, rank: RankTrace, cycles: tuple[int, int]) -> t
     return int(start[wanted].min()), int(end[wanted].max())
 
 
-def _cut(events: pl.DataFrame, begin: int, end: int) -> pl.DataFrame:
-    """Host rows that start in the span, and the device work launched in it; work without a launch call by its own start."""
-    cause = pl.when(pl.col("launch_start").fill_null(-1) >= 0).then("launch_start").otherwise("start_ns")
-    node = pl.col("kind").cast(pl.String) == "node"
-    return events.filter(node | ((cause >= begin) & (cause < end)))
+def _within(events: pl.DataFrame, called: Ints, begin: int, end: int) -> NDArray[np.bool_]:
+    """Host rows that start in the span, the device work launched in it (work without a launch call by its own start), and nodes.
+
+    Args:
+        called: start of each event's launch call, ns; -1 where it has none.
+    """
+    cause = np.where(called >= 0, called, events.get_column("start_ns").to_numpy())
+    within: NDArray[np.bool_] = (cause >= begin) & (cause < end)
+    within |= (events.get_column("kind") == "node").to_numpy()
+    return within

@@ -11,17 +11,23 @@ What the importer does was found by running it (2022.4, 2023.4, 2024.2) and comp
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from specanalyze.columns import Ints, integers
 from specanalyze.exports.export_events import ExportedRank
-from specanalyze.exports.tracks import REQUESTS, Track, process_id, tracks
+from specanalyze.exports.tracks import REQUESTS, process_id, tracks
 from specschema.errors import TraceError
 
 _LARGEST_ID: Final = (1 << 24) - 1
 _CHUNK: Final = 1 << 17
-"""Slices that are turned into text at once."""
+"""Slices whose begins and ends are put in order together."""
+_LINES: Final = 1 << 14
+"""Lines whose texts are in memory at once."""
 
 _HEAD: Final = """SetFileDisplayName, "{title}"
 @NameProcess, ProcessId, Name
@@ -85,67 +91,62 @@ class Nvtxt:
             self.events += 1
         for thread, track in enumerate(tracks(rank), 1):
             self._line(f'NameOsThread, {process}, {thread}, "{_plain(track.name)} | {_plain(rank.label)}"')
-            for start in range(0, track.slices.height, _CHUNK):
-                self._slices(track, track.slices[start : start + _CHUNK], process, thread)
+            for slices in track.pieces(_CHUNK):
+                self._slices(track.kind, slices, process, thread)
 
     def _line(self, text: str) -> None:
         self._file.write(text.encode() + b"\n")
 
-    def _slices(self, track: Track, slices: pl.DataFrame, process: int, thread: int) -> None:
+    def _slices(self, kind: str, slices: pl.DataFrame, process: int, thread: int) -> None:
         place = f"{process}, {thread}"
-        start = pl.col("start_ns") - self._origin
-        rows = slices.select(
-            start.alias("start"),
-            (start + pl.col("dur_ns")).alias("end"),
-            pl.col("dur_ns").alias("length"),
-            _colour().alias("colour"),
-            _message().alias("message"),
+        self.events += slices.height
+        start = integers(slices, "start_ns", 0) - self._origin
+        end = start + integers(slices, "dur_ns", 0)
+        told = slices.select(
+            pl.Series("start", start),
+            pl.Series("end", end),
+            pl.format(f'{place}, {{}}, "{{}}"', _colour(), _message()).alias("tail"),
         )
-        tail = pl.format(f'{place}, {{}}, "{{}}"', "colour", "message")
-        instants = rows.filter(pl.col("length") == 0)
-        self._text(instants.select(pl.format("Marker, {}, {}", "start", tail)))
-        ranges = rows.filter(pl.col("length") > 0)
-        self.events += rows.height
-        if track.kind == REQUESTS:
-            self._text(ranges.select(pl.format("RangeStartEnd, {}, {}, {}", "start", "end", tail)))
+        instants, ranges = np.flatnonzero(start == end), np.flatnonzero(start < end)
+        self._text(told, instants, pl.format("Marker, {}, {}", "start", "tail"))
+        if kind == REQUESTS:
+            self._text(told, ranges, pl.format("RangeStartEnd, {}, {}, {}", "start", "end", "tail"))
             return
-        self._text(
-            boundaries(
-                ranges, pl.format("RangePush, {}, {}", "start", tail), pl.format(f"RangePop, {{}}, {place}", "end")
-            )
-        )
+        push = pl.format("RangePush, {}, {}", "start", "tail")
+        pop = pl.format(f"RangePop, {{}}, {place}", "end")
+        number, begins = boundaries(start[ranges], end[ranges])
+        self._text(told, ranges[number], pl.when("begins").then(push).otherwise(pop), begins=begins)
 
-    def _text(self, lines: pl.DataFrame) -> None:
-        if lines.height:
-            lines.write_csv(self._file, include_header=False, quote_style="never")
+    def _text(self, told: pl.DataFrame, rows: Ints, line: pl.Expr, **flags: NDArray[np.bool_]) -> None:
+        """One line for each of some rows, in that order."""
+        for low in range(0, len(rows), _LINES):
+            part = slice(low, low + _LINES)
+            some = told[rows[part]].with_columns(pl.Series(name, flag[part]) for name, flag in flags.items())
+            some.select(line.alias("line")).write_csv(self._file, include_header=False, quote_style="never")
 
 
-def boundaries(ranges: pl.DataFrame, push: pl.Expr, pop: pl.Expr) -> pl.DataFrame:
-    """Begins and ends of nested ranges in the order in which a stack takes them.
+def boundaries(start: Ints, end: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Begins and ends of nested ranges in the order in which a stack takes them: at one instant ends come before begins, inner ends
+    and outer begins first.
 
     Args:
-        ranges: columns start, end, length, by start.
-        push, pop: what to give for each begin and end.
+        start, end: by start.
 
     Returns:
-        One column: at one instant ends come before begins, inner ends and outer begins first.
+        Number of the range of each, and whether it is its begin.
     """
-    numbered = ranges.with_row_index("number")
-    begins = numbered.select(
-        push.alias("line"),
-        pl.col("start").alias("when"),
-        pl.lit(1).alias("begins"),
-        (-pl.col("length")).alias("tie"),
-        pl.col("number").cast(pl.Int64),
+    number = np.arange(len(start))
+    length = end - start
+    begins = np.repeat([True, False], len(start))
+    order = np.lexsort(
+        (
+            np.concatenate([number, -number]),
+            np.concatenate([-length, length]),
+            begins,
+            np.concatenate([start, end]),
+        )
     )
-    ends = numbered.select(
-        pop.alias("line"),
-        pl.col("end").alias("when"),
-        pl.lit(0).alias("begins"),
-        pl.col("length").alias("tie"),
-        -pl.col("number").cast(pl.Int64),
-    )
-    return pl.concat([begins, ends]).sort("when", "begins", "tie", "number").select("line")
+    return np.tile(number, 2)[order], begins[order]
 
 
 def _plain(text: str) -> str:
@@ -188,20 +189,33 @@ def write_nvtxt(
     Raises:
         EarlierRankError: a later rank begins before time 0.
     """
+    report = _Report(file, title, origin_ns)
+    for _ in map(report.write, ranks):  # a loop variable would hold a rank while the next one is read
+        pass
+    if report.writer is None or report.origin_ns is None:
+        raise TraceError(f"{title} holds no event that could be drawn")
+    return report.origin_ns, report.writer.events
+
+
+@dataclass
+class _Report:
+    """The writer, begun with the first rank that has an event."""
+
+    file: BinaryIO
+    title: str
+    origin_ns: int | None
     writer: Nvtxt | None = None
-    for rank in ranks:
+
+    def write(self, rank: ExportedRank) -> None:
         start = rank.start_ns
         if start is None:
-            continue
-        if origin_ns is None:
-            origin_ns = start
-        if start < origin_ns:
+            return
+        if self.origin_ns is None:
+            self.origin_ns = start
+        if start < self.origin_ns:
             raise EarlierRankError(start)
-        writer = writer or Nvtxt(file, title, origin_ns)
-        writer.write(rank)
-    if writer is None or origin_ns is None:
-        raise TraceError(f"{title} holds no event that could be drawn")
-    return origin_ns, writer.events
+        self.writer = self.writer or Nvtxt(self.file, self.title, self.origin_ns)
+        self.writer.write(rank)
 
 
 class EarlierRankError(Exception):

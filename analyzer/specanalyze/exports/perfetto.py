@@ -14,7 +14,7 @@ import polars as pl
 
 from specanalyze.columns import Ints, factorize, integers
 from specanalyze.exports.export_events import ExportedRank
-from specanalyze.exports.tracks import Track, process_id, tracks
+from specanalyze.exports.tracks import process_id, tracks
 from specanalyze.formats import protobuf_columns as pb
 
 _PACKET: Final = 1
@@ -65,8 +65,8 @@ class PerfettoTrace:
         for number, track in enumerate(tracks(rank), 16):
             child = pb.number(1, base + number) + pb.number(5, base) + pb.text(2, track.name) + pb.number(12, number)
             self._packet(pb.text(_DESCRIPTOR, child))
-            for start in range(0, track.slices.height, _CHUNK):
-                self._slices(track, start, base + number, rank.number)
+            for slices in track.pieces(_CHUNK):
+                self._slices(slices, base + number, rank.number)
 
     def _begin(self, origin_ns: int) -> None:
         """The host's Unix time is the trace's clock; nothing was interned yet."""
@@ -80,10 +80,12 @@ class PerfettoTrace:
         self._file.write(pb.text(_PACKET, packet))
 
     def _interned(self, kind: int, frame: pl.DataFrame, column: str) -> Ints:
-        """Ids of a column's texts, written when they first occur; 0 for null."""
+        """Ids of a column's texts, numbered in the order in which they first occur, and written then; 0 for null."""
         known = self._known[kind]
         codes, values = factorize(frame, column)
-        new = [value for value in values if value not in known]
+        first = np.zeros(len(values) + 1, dtype=np.int64)  # the last place is that of null
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
+        new = [values[code] for code in np.argsort(first[: len(values)]).tolist() if values[code] not in known]
         if new:
             entries = []
             for value in new:
@@ -92,8 +94,8 @@ class PerfettoTrace:
             self._packet(_STATEFUL + pb.text(_INTERNED, b"".join(entries)))
         return np.array([*(known[value] for value in values), 0], dtype=np.int64)[codes]
 
-    def _slices(self, track: Track, first: int, uuid: int, rank: int) -> None:
-        slices = track.slices[first : first + _CHUNK].with_columns(
+    def _slices(self, slices: pl.DataFrame, uuid: int, rank: int) -> None:
+        slices = slices.with_columns(
             pl.coalesce("bucket", "kind").alias("category"),
             pl.when(pl.col("detail") != "").then("detail").alias("detail"),
         )
@@ -170,7 +172,7 @@ def _flow(
 
 def _counters(rank: ExportedRank) -> list[tuple[str, pl.DataFrame]]:
     """Accept length (mean over the requests) and batch size at the start of each cycle that knows them."""
-    cycles = rank.events.filter(pl.col("kind").cast(pl.String) == "cycle")
+    cycles = rank.rows(np.flatnonzero(rank.of_kinds("cycle")))
     found = []
     for name, value in (
         ("accept length (tokens a request)", pl.col("accept_lengths").list.mean()),
@@ -185,6 +187,6 @@ def _counters(rank: ExportedRank) -> list[tuple[str, pl.DataFrame]]:
 def write_perfetto(file: BinaryIO, ranks: Iterable[ExportedRank]) -> int:
     """Write all ranks; the number of slices and instants."""
     trace = PerfettoTrace(file)
-    for rank in ranks:
-        trace.write(rank)
+    for _ in map(trace.write, ranks):  # a loop variable would hold a rank while the next one is read
+        pass
     return trace.events

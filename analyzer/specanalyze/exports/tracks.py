@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from specanalyze.columns import Ints, integers
 from specanalyze.exports.export_events import ExportedRank
 from specanalyze.formats.event_frame import main_thread
+from specschema.events import DEVICE_KINDS
 
 WORKER: Final = "worker"
 LAUNCHES: Final = "launches"
@@ -44,12 +46,23 @@ class Track:
     Attributes:
         kind: WORKER, LAUNCHES, STREAM, COLLECTIVES, PARTITION or REQUESTS.
         name: what the row is called, unique within its rank.
-        slices: columns of SLICES, properly nested, by start (outer before inner).
+        height: how many slices it has.
     """
 
     kind: str
     name: str
-    slices: pl.DataFrame
+    height: int
+    _piece: Callable[[int, int], pl.DataFrame]
+
+    def pieces(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Its slices, so many at a time: columns of SLICES, properly nested, by start (outer before inner)."""
+        for low in range(0, self.height, rows):
+            yield self._piece(low, min(low + rows, self.height))
+
+    @property
+    def slices(self) -> pl.DataFrame:
+        """All of them, with all their texts."""
+        return self._piece(0, self.height)
 
 
 def process_id(rank: ExportedRank, taken: set[int], largest: int) -> int:
@@ -66,6 +79,8 @@ def nests(start: Ints, end: Ints) -> bool:
 
     As many intervals are open before each begin as after the same interval's end if, and only if, no two cross.
     """
+    if _in_turn(start, end):
+        return True
     count = len(start)
     index = np.arange(count)
     when = np.concatenate([start, end])
@@ -89,6 +104,8 @@ def lanes(start: Ints, end: Ints) -> Ints:
     doubling the length of the jumps instead.
     """
     lane = np.zeros(len(start), dtype=np.int64)
+    if _in_turn(start, end):
+        return lane
     left = np.lexsort((end, start))
     number = 0
     while len(left):
@@ -106,47 +123,69 @@ def lanes(start: Ints, end: Ints) -> Ints:
     return lane
 
 
+def _in_turn(start: Ints, end: Ints) -> bool:
+    """Whether they are in order and none begins before the one before it has ended, as launch calls of a thread are."""
+    return bool((start <= end).all() and (end[:-1] <= start[1:]).all())
+
+
 def tracks(rank: ExportedRank) -> Iterator[Track]:
     """Rows of a rank, in the order they are shown: its worker threads, launches, streams, collectives, partition, requests."""
-    events = rank.timed().filter(pl.col("dur_ns") >= 0)
-    worker = main_thread(events)[1]
-    kind = pl.col("kind")
-    yield from _per_thread(events, ("cycle", "phase", "op", "mark"), WORKER, "thread", worker)
-    yield from _per_thread(events, ("launch",), LAUNCHES, "launches, thread", worker)
-    device = events.filter(kind.is_in(["kernel", "memcpy", "memset"]))
-    for (gpu, stream), rows in device.group_by("device", "stream", maintain_order=True):
-        yield from _stacked(STREAM, f"GPU {gpu} stream {stream}", rows, always_apart=True)
-    yield from _stacked(COLLECTIVES, "collectives", events.filter(kind == "collective"))
+    drawn = ~rank.of_kinds("node") & (integers(rank.events, "dur_ns", -1) >= 0)
+    known = [name for name in ("kind", "name", "pid", "tid") if name in rank.events.columns]
+    worker = main_thread(rank.events.select(known).filter(drawn))[1]
+    yield from _per_thread(rank, drawn & rank.of_kinds("cycle", "phase", "op", "mark"), WORKER, "thread", worker)
+    yield from _per_thread(rank, drawn & rank.of_kinds("launch"), LAUNCHES, "launches, thread", worker)
+    for (gpu, stream), rows in _groups(rank, drawn & rank.of_kinds(*DEVICE_KINDS), "device", "stream"):
+        yield from _stacked(rank, STREAM, f"GPU {gpu} stream {stream}", rows, always_apart=True)
+    yield from _stacked(rank, COLLECTIVES, "collectives", np.flatnonzero(drawn & rank.of_kinds("collective")))
     if rank.partition.height:
-        yield Track(PARTITION, "partition: what each instant is given to", _partition(rank.partition))
-    yield from _stacked(REQUESTS, "requests", events.filter(kind == "request"), always_apart=True)
+        parts = rank.partition
+        piece = partial(_partition, parts)
+        yield Track(PARTITION, "partition: what each instant is given to", parts.height, piece)
+    requests = np.flatnonzero(drawn & rank.of_kinds("request"))
+    yield from _stacked(rank, REQUESTS, "requests", requests, always_apart=True)
+
+
+def _groups(rank: ExportedRank, which: NDArray[np.bool_], *columns: str) -> Iterator[tuple[tuple[Any, ...], Ints]]:
+    """(values, rows) of events alike in some columns, in the order in which they first occur."""
+    rows = np.flatnonzero(which)
+    missing = [pl.lit(None, dtype=pl.Int64).alias(c) for c in columns if c not in rank.events.columns]
+    places = rank.events.with_columns(missing).select(columns)[rows].with_row_index("place")
+    found = places.group_by(columns, maintain_order=True).agg("place")
+    for number, values in enumerate(found.select(columns).iter_rows()):  # one turn a thread or stream
+        yield values, rows[found.get_column("place")[number].to_numpy()]
 
 
 def _per_thread(
-    events: pl.DataFrame, kinds: tuple[str, ...], track: str, name: str, worker: int | None
+    rank: ExportedRank, which: NDArray[np.bool_], track: str, name: str, worker: int | None
 ) -> Iterator[Track]:
-    rows = events.filter(pl.col("kind").is_in(list(kinds)))
-    threads = sorted(rows.get_column("tid").unique().to_list(), key=lambda t: (t != worker, t is None, t))
-    for tid in threads:
-        mine = rows.filter(pl.col("tid").eq_missing(tid))
+    threads = {values[0]: rows for values, rows in _groups(rank, which, "tid")}
+    for tid in sorted(threads, key=lambda t: (t != worker, t is None, t)):
         label = f"{name} {'unknown' if tid is None else tid}" + (" (worker)" if tid == worker else "")
-        yield from _stacked(track, label, mine)
+        yield from _stacked(rank, track, label, threads[tid])
 
 
-def _stacked(kind: str, name: str, rows: pl.DataFrame, always_apart: bool = False) -> Iterator[Track]:
+def _stacked(rank: ExportedRank, kind: str, name: str, rows: Ints, always_apart: bool = False) -> Iterator[Track]:
     """One row, or several where intervals cross (or may not be nested, as on a stream)."""
-    if not rows.height:
+    if not len(rows):
         return
-    slices = _slices(rows).sort("start_ns", "dur_ns", descending=[False, True], maintain_order=True)
-    start = integers(slices, "start_ns", 0)
-    end = start + integers(slices, "dur_ns", 0)
+    start = integers(rank.events, "start_ns", 0)[rows]
+    end = start + integers(rank.events, "dur_ns", -1)[rows]
+    order = np.lexsort((-end, start))  # of equal starts the longest first
+    rows, start, end = rows[order], start[order], end[order]
     if not always_apart and nests(start, end):
-        yield Track(kind, name, slices)
+        yield Track(kind, name, len(rows), partial(_piece, rank, rows))
         return
     lane = lanes(start, end)
+    del start, end, order
     for number in range(int(lane.max()) + 1):
         label = name if number == 0 else f"{name}, overlapping {number}"
-        yield Track(kind, label, slices.filter(pl.Series(lane == number)))
+        mine = rows[lane == number]
+        yield Track(kind, label, len(mine), partial(_piece, rank, mine))
+
+
+def _piece(rank: ExportedRank, rows: Ints, low: int, high: int) -> pl.DataFrame:
+    return _slices(rank.rows(rows[low:high]))
 
 
 def _slices(rows: pl.DataFrame) -> pl.DataFrame:
@@ -175,7 +214,10 @@ def detail() -> pl.Expr:
         joined = pl.col(column).cast(pl.List(pl.String)).list.eval(pl.element().fill_null("?")).list.join(",")
         return pl.when(pl.col(column).list.len() > 0).then(joined)
 
-    device = pl.col("bucket").is_not_null()
+    device, (bucket, subclass, phase) = (
+        pl.col("bucket").is_not_null(),
+        (pl.col(c).cast(pl.String) for c in ("bucket", "subclass", "phase")),
+    )
     return pl.concat_str(
         fact("cycle", "cycle"),
         pl.col("mode").cast(pl.String),
@@ -184,9 +226,9 @@ def detail() -> pl.Expr:
         pl.format("accept {}", each("accept_lengths")),
         fact("graph batch", "graph_batch_size"),
         fact("context", "context_tokens"),
-        pl.when(device).then(pl.col("phase")),
-        pl.when(device).then(pl.col("bucket")),
-        pl.when(device & (pl.col("subclass") != pl.col("bucket"))).then(pl.col("subclass")),
+        pl.when(device).then(phase),
+        pl.when(device).then(bucket),
+        pl.when(device & (subclass != bucket)).then(subclass),
         pl.when(device).then(fact("graph", "graph_id")),
         pl.when(device).then(fact("node", "node")),
         pl.col("module").cast(pl.String),
@@ -200,14 +242,18 @@ def detail() -> pl.Expr:
     )
 
 
-def _partition(parts: pl.DataFrame) -> pl.DataFrame:
-    return parts.select(
-        "start_ns",
-        "dur_ns",
-        pl.format("{}: {}", "phase", "bucket").alias("name"),
-        pl.lit(PARTITION).alias("kind"),
-        pl.lit("").alias("detail"),
-        "bucket",
-        "phase",
-        *(pl.lit(None, dtype=pl.Int64).alias(c) for c in ("event", "flow_out", "flow_in")),
-    ).cast(SLICES)  # type: ignore[arg-type]
+def _partition(parts: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    return (
+        parts[low:high]
+        .select(
+            "start_ns",
+            "dur_ns",
+            pl.format("{}: {}", pl.col("phase").cast(pl.String), pl.col("bucket").cast(pl.String)).alias("name"),
+            pl.lit(PARTITION).alias("kind"),
+            pl.lit("").alias("detail"),
+            "bucket",
+            "phase",
+            *(pl.lit(None, dtype=pl.Int64).alias(c) for c in ("event", "flow_out", "flow_in")),
+        )
+        .cast(SLICES)  # type: ignore[arg-type]
+    )

@@ -40,24 +40,26 @@ _DRAWN: Final = ("cycle", "phase")
 """Those that Chrome's rows show all the same."""
 
 
-def member(events: pl.DataFrame, sections: Mapping[str, Any]) -> dict[str, Any]:
+def member(
+    rows: pl.DataFrame, at: npt.NDArray[np.int64], others: pl.DataFrame, sections: Mapping[str, Any]
+) -> dict[str, Any]:
     """The member of one rank's file.
 
     Args:
-        events: columns of ``specschema.events``, and any others.
+        rows: its events of the kinds of KINDS: columns of ``specschema.events``, and any others.
+        at: the place of each of them among all events of the rank.
+        others: start_ns and window of the other events.
         sections: metadata of the recording.
     """
-    own = _is_own(events)
-    rows = events.filter(own)
     return {
         "version": VERSION,
-        "windows": _windows(events.filter(~own)),
+        "windows": _windows(others),
         "rows": {
             name: _written(rows, name)
             for name in COLUMN_NAMES
             if name != "rank" and name in rows.columns and rows[name].null_count() < rows.height
         },
-        "at": np.flatnonzero(own.to_numpy()).tolist(),
+        "at": at.tolist(),
         "sections": {name: json.dumps(value) for name, value in sections.items() if name in SECTIONS},
     }
 
@@ -149,17 +151,16 @@ def _order(others: int, own: int, at: Any, file: str) -> npt.NDArray[np.int64]:
     return order
 
 
-def _is_own(events: pl.DataFrame) -> pl.Series:
-    return events["kind"].cast(pl.String).is_in(KINDS)
-
-
 def _one_window() -> pl.Expr:
     return pl.when(pl.col("window").is_not_null()).then(0).alias("window")
 
 
 def _windows(others: pl.DataFrame) -> list[list[int | None]] | None:
     """Where windows begin among the starts of these rows; None where starts do not tell."""
-    timed = others.select("start_ns", "window").drop_nulls("start_ns").unique().sort("start_ns")
+    timed = others.select("start_ns", "window").drop_nulls("start_ns")
+    if timed.height and timed["window"].n_unique() == 1:
+        return [[timed["window"][0], timed["start_ns"].min()]]
+    timed = timed.unique().sort("start_ns")
     if not timed["start_ns"].is_unique().all():
         return None
     changed = timed["window"].ne_missing(timed["window"].shift(1))

@@ -17,6 +17,9 @@ from specanalyze.columns import Ints
 Bytes: TypeAlias = NDArray[np.uint8]
 """Shape (messages, bytes of one message)."""
 
+_SLICE: Final = 1 << 12
+"""Messages moved at once."""
+
 VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
@@ -91,7 +94,7 @@ def rows(count: int, parts: Sequence[bytes | Bytes]) -> Bytes:
     return out
 
 
-def interleaved(groups: Sequence[tuple[Ints, Bytes]], count: int) -> bytes:
+def interleaved(groups: Sequence[tuple[Ints, Bytes]], count: int) -> memoryview:
     """Messages of several shapes in one order.
 
     Args:
@@ -104,5 +107,8 @@ def interleaved(groups: Sequence[tuple[Ints, Bytes]], count: int) -> bytes:
     begins = np.concatenate([[0], np.cumsum(sizes)])
     out = np.empty(int(begins[-1]), dtype=np.uint8)
     for place, cells in groups:
-        out[begins[place][:, None] + np.arange(cells.shape[1])] = cells
-    return out.tobytes()
+        width = np.arange(cells.shape[1])
+        for low in range(0, len(place), _SLICE):  # an index is eight times as large as what it moves
+            part = slice(low, low + _SLICE)
+            out[begins[place[part]][:, None] + width] = cells[part]
+    return out.data

@@ -219,12 +219,16 @@ typedef struct {
     const int64_t *instant;
     const uint8_t *counts; /* of each phase: whether it counts before an instant */
     int64_t *before;       /* by instant: ns of the phases that count before it */
+    size_t stretches;      /* of the partition, so far; neighbours of one phase, bucket and range are one */
+    int64_t *stretch_start; /* of each; it ends where the next one starts, the last one with the window */
+    uint8_t *stretch_phase, *stretch_bucket;
 } kept;
 
 /* Give every instant of the window to one phase and bucket. totals: phases x buckets; sums: ranges x buckets;
  * graph_phase, graph_range: the part of the bucket `launch` that graph launches made. All start as zeros, as in `k`. */
 void timeline_partition(const window *w, int64_t *totals, int64_t *sums, int64_t *graph_phase, int64_t *graph_range,
-                        const kept *k) {
+                        kept *k) {
+    int64_t last_phase = -1, last_bucket = -1, last_range = -1; /* of the stretch before this one */
     int64_t waited = 0, counted = 0; /* the gap right before this stretch; time that counts */
     int32_t waited_in = -1;
     size_t mark = 0;
@@ -282,6 +286,12 @@ void timeline_partition(const window *w, int64_t *totals, int64_t *sums, int64_t
         if (k->counts && k->counts[phase]) counted += next - now;
         totals[phase * w->buckets + bucket] += next - now;
         if (range >= 0) sums[range * w->buckets + bucket] += next - now;
+        if (k->stretch_start && (phase != last_phase || bucket != last_bucket || range != last_range)) {
+            k->stretch_start[k->stretches] = now;
+            k->stretch_phase[k->stretches] = (uint8_t)phase;
+            k->stretch_bucket[k->stretches++] = (uint8_t)bucket;
+            last_phase = phase, last_bucket = bucket, last_range = range;
+        }
         now = next;
     }
     for (; mark < k->instants; mark++) k->before[mark] = counted;

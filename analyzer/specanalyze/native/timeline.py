@@ -60,6 +60,10 @@ class _Kept(ctypes.Structure):
         ("instant", _Pointer),
         ("counts", _Pointer),
         ("before", _Pointer),
+        ("stretches", ctypes.c_size_t),
+        ("stretch_start", _Pointer),
+        ("stretch_phase", _Pointer),
+        ("stretch_bucket", _Pointer),
     )
 
 
@@ -76,6 +80,21 @@ class Stretches:
     exposed: Array
     gap: Ints
     gap_range: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A partition as it lies in time: stretches that touch each other; neighbours of one phase, bucket and range are one.
+
+    Attributes:
+        start, length: ns.
+        phase, bucket: codes, uint8.
+    """
+
+    start: Ints
+    length: Ints
+    phase: NDArray[np.uint8]
+    bucket: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -216,6 +235,24 @@ class Window:
             kept.exposed, kept.gap, kept.gap_range = map(_at, (found.exposed, found.gap, found.gap_range))
         self._c.timeline_partition(ctypes.byref(self._bound), *map(_at, results), ctypes.byref(kept))
         return PartitionSums(*results, before, found)
+
+    def tiles(self, phases: int, ranges: int) -> Tiles:
+        """Partition the window and keep its stretches.
+
+        Args:
+            phases, ranges: how many there are.
+        """
+        bound = self._bound
+        # A stretch begins where something begins or ends; pages that are not reached are never made.
+        most = 2 * (int(bound.rows) + int(bound.waits) + int(bound.spans) + sum(bound.level_count)) + 1
+        start, phase, bucket = np.empty(most, dtype=np.int64), *(np.empty(most, dtype=np.uint8) for _ in range(2))
+        kept = _Kept(stretch_start=_at(start), stretch_phase=_at(phase), stretch_bucket=_at(bucket))
+        shapes = ((phases, int(bound.buckets)), (max(1, ranges), int(bound.buckets)), (phases,), (max(1, ranges),))
+        sums = [np.zeros(shape, dtype=np.int64) for shape in shapes]
+        self._c.timeline_partition(ctypes.byref(bound), *map(_at, sums), ctypes.byref(kept))
+        count = int(kept.stretches)
+        start, phase, bucket = (column[:count].copy() for column in (start, phase, bucket))
+        return Tiles(start, np.diff(start, append=bound.end), phase, bucket)
 
     def rows(self, look: Array, by_map: Array | None, looks: int, phases: int) -> RowSums:
         """Sum up the device rows."""
