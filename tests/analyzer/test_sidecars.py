@@ -163,6 +163,16 @@ def test_node_rows_have_the_innermost_module() -> None:
         ),
         ("rank0.cycles.json", "{", r"^rank0\.cycles\.json is no cycle log .*truncated"),
         (
+            "rank0.cycles.json",
+            '{"results": [[1, 1, 5, 5, null], [2, 2, 9, 8, null]]}',
+            r"results\[1\] ends before it starts",
+        ),
+        (
+            "rank0.cycles.json",
+            '{"results": [], "stamps_ns": [["spec.verify", 1, 7, 6]]}',
+            r"^rank0\.cycles\.json: stamps_ns\[0\] ends before it starts",
+        ),
+        (
             "rank0.nodemap.json",
             '[{"nodes": 2, "kinds": [0]}]',
             r"^rank0\.nodemap\.json: graph 0 has 2 nodes but 1 kinds",

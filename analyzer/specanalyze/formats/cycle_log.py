@@ -41,15 +41,22 @@ def read_cycle_log(path: Path) -> CycleLog:
     """Read a cycle log.
 
     Raises:
-        TraceError: no JSON, or not of the layout in the module's text.
+        TraceError: no JSON, not of the layout in the module's text, or times that run backwards.
     """
     try:
-        return bounded_json.decode(msgspec.json.Decoder(CycleLog), bounded_json.whole_file(path))
+        log = bounded_json.decode(msgspec.json.Decoder(CycleLog), bounded_json.whole_file(path))
     except msgspec.DecodeError as error:
         raise TraceError(
             f"{path.name} is no cycle log (results: [forward, cycle, start, end, accepted drafts], "
             f"stamps_ns: [range, cycle, start, end]): {error}"
         ) from None
+    for member, rows in (("results", _results(log)), ("stamps_ns", _stamps(log))):
+        backwards = (rows["end_ns"] < rows["start_ns"]).arg_true()
+        if backwards.len():
+            raise TraceError(
+                f"{path.name}: {member}[{backwards[0]}] ends before it starts: damaged, or not written by this tool"
+            )
+    return log
 
 
 def add_cycles(
