@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,3 +75,25 @@ def test_a_replay_on_very_many_streams_stays_in_order_of_start() -> None:
     assert found.order.tolist() == [*range(MOST_LANES + 1), MOST_LANES + 1, MOST_LANES + 3, MOST_LANES + 2]
     assert found.lane[: MOST_LANES + 1].tolist() == [0] * (MOST_LANES + 1)
     assert found.mixed.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("streams", "mixed"), [(8, True), (9, False)])
+def test_a_replay_on_up_to_eight_streams_is_read_by_streams(streams: int, mixed: bool) -> None:
+    stream = np.array([*range(streams), 0], dtype=np.uint16)
+    found = lanes(np.arange(len(stream)), stream, np.array([0, len(stream)]))
+    assert found.mixed.tolist() == [mixed]
+    assert found.lane.tolist() == ([0, *range(streams)] if mixed else [0] * len(stream))
+
+
+@pytest.mark.parametrize("bounds", [[], [0], [0, 0], [0, 0, 0]])
+def test_replays_without_activities_have_one_stream(bounds: list[int]) -> None:
+    none = np.empty(0, dtype=np.uint16)
+    found = lanes(np.empty(0, dtype=np.int64), none, np.array(bounds, dtype=np.int64))
+    assert (found.order.tolist(), found.lane.tolist()) == ([], [])
+    assert found.mixed.tolist() == [False] * max(0, len(bounds) - 1)
+
+
+def test_up_to_64_ways_are_followed() -> None:
+    """After n equal nodes of two streams there are n + 1 ways, up to the length of the shorter one."""
+    assert reading("a" * 126, "a" * 63, "a" * 63) == ([0] * 63 + [1] * 63, [True] * 126)
+    assert reading("a" * 128, "a" * 64, "a" * 64) is None
