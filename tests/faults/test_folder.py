@@ -244,7 +244,7 @@ def test_an_existing_trace_stays_unless_force_is_given(rank: Rank) -> None:
 
 
 def test_a_trace_that_appears_while_merging_stays(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    from speccollect.trace import merge as module
+    from speccollect.trace.rank_files import facts
     from specschema.errors import UsageError
 
     folder = rank.folder
@@ -254,13 +254,12 @@ def test_a_trace_that_appears_while_merging_stays(rank: Rank, monkeypatch: pytes
     rank.ask("poll")
     rank.ask("close")
     output = folder / "trace.parquet"
-    facts = module._facts
 
     def meanwhile(*arguments: object) -> object:
         output.write_text("theirs")
         return facts(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "_facts", meanwhile)
+    monkeypatch.setattr("speccollect.trace.merge.facts", meanwhile)
     with pytest.raises(UsageError, match="--force"):
         merge(folder, output)
     assert output.read_text() == "theirs"

@@ -11,7 +11,7 @@ from speccollect.config import WindowSettings
 from speccollect.cycles.phase_codes import CODES
 from speccollect.cycles.ranges import NvtxRanges
 from speccollect.cycles.recording import Recording
-from speccollect.cycles.segment import END, PHASE_COLUMNS, Segment
+from speccollect.cycles.segment import ACCEPT_LENGTHS, CYCLE_COLUMNS, END, PHASE_COLUMNS, Segment
 
 
 @pytest.fixture
@@ -104,3 +104,23 @@ def test_phases_are_taken_slice_by_slice_and_a_phase_that_is_being_written_is_le
         places = segment.stamps
         segment.release()
         assert places == [0] * (count + 3)
+
+
+def test_cycles_are_read_slice_by_slice(recording: Recording) -> None:
+    run(recording, 600)
+    segment = recording.segment
+    assert segment is not None
+    cells = [row[:CYCLE_COLUMNS] for row in segment.rows]
+    assert segment.cycles.tolist() == cells
+    for count in (0, 1, 255, 256, 257, 512, 599):
+        assert segment.first(count).tolist() == cells[:count]
+        assert segment.first(count).shape == (count, CYCLE_COLUMNS)
+    assert not segment.settled([CODES["speculative"]])
+    for number in range(600):
+        recording.accept(number, [2], [1])
+    for late in (0, 255, 256, 511, 512, 599):
+        segment.rows[late][ACCEPT_LENGTHS] = None
+        assert not segment.settled([CODES["speculative"]])
+        assert segment.settled([CODES["decode"]])
+        segment.rows[late][ACCEPT_LENGTHS] = (1,)
+        assert segment.settled([CODES["speculative"]])

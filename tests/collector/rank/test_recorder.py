@@ -408,6 +408,45 @@ def test_a_child_forked_in_a_window_keeps_nothing_of_it_and_the_window_goes_on(t
     assert (window["cycles"], window["cut"]) == (6, None)
 
 
+ENDING = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from speccollect.control import word
+from speccollect.config import WindowSettings
+from speccollect.rank.recorder import get_recorder
+torch.set_num_threads(1)
+recorder = get_recorder()
+word.arm(Path(os.environ["SPECANALYZE_DIR"]), WindowSettings(skip=1, warmup=1, record=1000, repeat=1))
+for _ in range(20):
+    cycle = recorder.begin_cycle("decode", 1, 0, ["a"])
+    torch.ones(4).add(1)
+    recorder.end_cycle(cycle)
+    recorder.accept(cycle, [1], None)
+assert recorder._recording.window == 0
+if sys.argv[1] == "exception":
+    raise RuntimeError("the server has died")
+if sys.argv[1] == "signal":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("way", "code"), [("end", 0), ("exception", 1), ("signal", 9)])
+def test_what_was_recorded_is_whole_when_the_interpreter_ends_in_a_window(tmp_path: Path, way: str, code: int) -> None:
+    environment = {"SPECANALYZE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, way], env=environment, timeout=180, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert ("the server has died" in done.stderr) == (way == "exception")
+    merged = merge(tmp_path, tmp_path / "trace.parquet")
+    assert merged.problems == []
+    (window,) = merged.recording["windows"]
+    assert (window["cycles"], window["cut"]) == (18, "the recording ended")
+
+
 def test_turning_to_other_folders_leaves_nothing_behind_at_exit(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "first")
     recorder.poll()
