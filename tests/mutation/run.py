@@ -72,7 +72,7 @@ MODULES: Final = {
     "rank_collector": "specanalyze.formats.rank_collector",
     **{name: f"specanalyze.attribution.{name}" for name in ATTRIBUTION},
     **{name: f"specanalyze.answers.{name}" for name in ANSWERS},
-    **{name: f"speccollect.cycles.{name}" for name in ("segment", "recording")},
+    **{name: f"speccollect.cycles.{name}" for name in ("segment", "recording", "lost")},
 }
 """Partition, join, waiting and transfer, accept lengths, what they stand on and what compares them, and the collector's hot path."""
 TESTS: Final = (
