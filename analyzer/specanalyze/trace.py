@@ -88,6 +88,12 @@ class Trace:
     warnings: list[str] = field(default_factory=list)
     engine: Engine | None = None
 
+    @property
+    def short(self) -> str:
+        """The name in a sentence that has others: ``/a/rank0.json, /a/rank1.json`` -> ``/a/rank0.json and 1 more``."""
+        first, *others = self.name.split(", ")
+        return f"{first} and {len(others)} more" if others else first
+
     def refuse_empty(self) -> None:
         """A file may be whole and hold nothing.
 

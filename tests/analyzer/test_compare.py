@@ -60,7 +60,7 @@ def test_a_recording_against_itself_moves_nothing() -> None:
     assert result.differences == []
     assert set(result.table["verdict"]) == {"within noise", "unknown"}
     assert set(result.table.filter(pl.col("verdict") == "unknown")["scope"]) == {"rest"}
-    assert any("story" in line and "given twice" in line for line in result.warnings)
+    assert any("is given twice: nothing differs" in line for line in result.warnings)
     assert result.kernels.height == 0
     assert result.cycle_change is None
 
@@ -216,3 +216,46 @@ def test_arguments_of_another_server_are_no_unset_ones() -> None:
     assert "server.args.tp_size" in names
     assert not any("enforce_eager" in name or "tensor_parallel" in name for name in names)
     assert any("have arguments of their own" in line for line in result.warnings)
+
+
+CPU = str(Path(__file__).parents[1] / "cases" / "27-cpu-only-trace")
+
+
+def test_a_run_on_a_cpu_is_no_comparison_for_one_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = str(sweep_recording(2).write(tmp_path))
+    assert run(["sweep", gpu, CPU, "--values", "2,3", "--device", "cpu"]) == 1
+    capsys.readouterr()
+    for pair in ([CPU, gpu], [gpu, CPU]):
+        assert run(["compare", *pair, "--device", "cpu"]) == 1
+        assert "their times are of different things; give recordings of one kind" in capsys.readouterr().err
+    assert run(["compare", CPU, gpu, "--device", "cpu", "--accept-differences"]) == 0
+    said = capsys.readouterr()
+    assert "their times are of different things, accepted" in said.err
+
+
+def test_cycles_of_other_token_counts_are_not_judged_by_their_length() -> None:
+    result = compare(sweep_recording(1).trace(), sweep_recording(5).trace())
+    assert any("a cycle commits 1.85 tokens in" in line and "judge by tok/s" in line for line in result.warnings)
+    assert not any(
+        "a cycle commits" in line for line in compare(sweep_recording(2).trace(), tuned_recording().trace()).warnings
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_plain_recording_is_the_baseline_whichever_comes_first(swapped: bool) -> None:
+    plain, now = baseline_recording(11_100_000, tuned=True).trace(), first_recording().trace()
+    pair = (now, plain) if swapped else (plain, now)
+    with pytest.raises(TraceError, match="stale baseline: " + plain.name):
+        compare(*pair)
+    result = compare(*pair, accept_differences=True)
+    assert row(result, "phase", "verify")["verdict"] == ("faster" if swapped else "slower")
+    assert not result.table.filter(pl.col("phase") == "decode").height
+
+
+def test_an_imported_file_is_another_recorder() -> None:
+    imported = replace(
+        sweep_recording(2).trace(),
+        metadata={"recording": {"source": "import", "format": "torch.profiler", "device": "cuda"}},
+    )
+    (first,) = compare(imported, recorded({"record": 40, "cupti": False})).differences
+    assert str(first) == "recorder: torch.profiler, imported -> torch.profiler"

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from specanalyze.answers.request_figures import requests_cover
 from specanalyze.cli import run
 from specanalyze.commands.env import flat
 from specanalyze.render.env import LONGEST, cut, draw, in_words, shown
@@ -130,3 +131,24 @@ def test_an_empty_list_is_none(capsys: pytest.CaptureFixture[str]) -> None:
         "a.parquet", {"environment": {"command_line": []}}, flat({"environment": {"command_line": []}}), everything=True
     )
     assert ["command_line", "none"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_what_a_client_measured_says_that_the_windows_slowed_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """``decode_tokens_per_second`` read 239 where the untraced server made 372."""
+    path = str(SAMPLE)
+    assert run(["env", path, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["recording"]["requests"]["decode_tokens_per_second"] == pytest.approx(238.9, abs=0.1)
+    covers = document["covers"]["recording.requests"]
+    assert "3 profiler windows inside made all of it slower" in covers
+    assert "decode_tokens_per_second the mean over requests, from the first chunk to the last" in covers
+    assert run(["env", path]) == 0
+    assert "requests: as the client saw it" in capsys.readouterr().out
+
+
+def test_figures_of_a_client_without_windows_and_no_figures() -> None:
+    told = requests_cover({"recording": {"requests": {"requests": 1}, "windows": []}})
+    assert told is not None
+    assert "slower" not in told
+    for metadata in ({}, {"recording": {"requests": None}}, {"recording": None}):
+        assert requests_cover(metadata) is None

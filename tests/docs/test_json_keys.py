@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = "\n".join((ROOT / "docs" / page).read_text() for page in ("commands.md", "json.md"))
 SAMPLE = "samples/sglang_tp2_eagle3_steps2.parquet"
 PLAIN = "samples/sglang_tp2_plain.parquet"
-BY_DATA = {"unclassified_names", "hosts"}
-"""Objects whose keys are data: names of kernels, ranks."""
+BY_DATA = {"unclassified_names", "hosts", "covers"}
+"""Objects whose keys are data: names of kernels, ranks, figures."""
 
 COMMANDS = [
     ["breakdown", SAMPLE],
@@ -32,6 +32,8 @@ COMMANDS = [
     ["diagnose", SAMPLE],
     ["validate", SAMPLE],
     ["breakeven", SAMPLE, "--baseline", PLAIN],
+    ["compare", PLAIN, SAMPLE],
+    ["sweep", SAMPLE, "samples/sglang_tp2_eagle3_steps5.parquet"],
     ["whatif", SAMPLE, "--scale", "allreduce=0.7"],
     ["breakdown", "tests/cases/08-seq-numbers-when-a-rank-starts-late"],
     ["ranks", "tests/cases/09-clock-skew-two-hosts"],

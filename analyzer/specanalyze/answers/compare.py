@@ -34,7 +34,7 @@ from specanalyze.answers.kernel_changes import kernel_changes
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import FEWEST_AT_99, resampled_medians
 from specanalyze.answers.recording_warnings import recording_warnings
-from specanalyze.answers.unlike_recordings import unlike_recordings
+from specanalyze.answers.unlike_recordings import refuse_other_devices, unlike_recordings
 from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.trace import Trace
 from specschema.errors import UsageError
@@ -139,6 +139,7 @@ def compare_measured(
     """
     before, after = a.trace, b.trace
     warnings = recording_warnings((before, after))
+    refuse_other_devices(a, b, accept=accept_differences)
     one_plain = a.speculating != b.speculating
     if baseline or one_plain:
         base, judged = (a, b) if baseline or not a.speculating else (b, a)
@@ -183,7 +184,7 @@ def _other_tokens(a: Measured, b: Measured) -> list[str]:
     if one is None or other is None or max(one, other) <= TOKENS_APART * min(one, other):
         return []
     return [
-        f"a cycle commits {one:.2f} tokens in {a.trace.name} and {other:.2f} in {b.trace.name}: a longer one may still be worth it; judge by "
+        f"a cycle commits {one:.2f} tokens in {a.trace.short} and {other:.2f} in {b.trace.short}: a longer one may still be worth it; judge by "
         "tok/s (see breakeven)"
     ]
 

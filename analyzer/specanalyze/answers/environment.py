@@ -29,7 +29,7 @@ PARALLEL_SIZES: Final = (
 
 _ALWAYS_MATTER: Final = re.compile(
     r"(?:NCCL_(?!DEBUG).*|CUDA_.*|nccl\.(?:version|path)|gpu\.(?:model|count|links.*)|driver|cuda|torch|server\.(?:name|version)|"
-    r"model_digest|clocks\.(?:power_limit_mw|sm_max_mhz)|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
+    r"model_digest|device|clocks\.(?:power_limit_mw|sm_max_mhz)|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
     r"ep_size|expert_parallel_size|enable_expert_parallel|quantization|dtype|kv_cache_dtype|disable_custom_all_reduce))"
 )
 """Facts that change the speed of the same work: a baseline that differs in one of them is another machine's."""
@@ -255,6 +255,8 @@ def _recorder(trace: Trace) -> dict[str, str]:
     found = dict(settings) if isinstance(settings, Mapping) else {}
     if (cupti := found.pop("cupti", None)) is not None:
         found = {"profiler": "cupti-python" if cupti else "torch.profiler", **found}
+    if isinstance(recording, Mapping) and recording.get("source") == "import" and recording.get("format"):
+        found = {"profiler": f"{recording['format']}, imported", **found}
     return {name.replace("_", " "): str(value) for name, value in found.items() if value is not None}
 
 
@@ -342,13 +344,13 @@ def check_environment(
     each = ", ".join(f"{d.name} ({_shown(d.before)} there, {_shown(d.after)} here)" for d in matter)
     if matter and not accept:
         raise TraceError(
-            f"{refusal}{first.name} ran on another environment than {trace.name}:{figure} {each}; "
+            f"{refusal}{first.short} ran on another environment than {trace.short}:{figure} {each}; "
             "record it again as the server runs now, or give --accept-differences"
         )
-    said = [f"{role} {first.name} differs in what matters, accepted: {each}"] if matter else []
+    said = [f"{role} {first.short} differs in what matters, accepted: {each}"] if matter else []
     if missing := [name for name in unknown(before, after) if not varied(name)]:
         said.append(
-            f"whether {first.name} ran on the same environment cannot be checked: {listed(missing)} not recorded in both; "
+            f"whether {first.short} ran on the same environment cannot be checked: {listed(missing)} not recorded in both; "
             + advice(trace if collected(first) else first, SETTINGS)
         )
     return said

@@ -52,10 +52,10 @@ def _clock(report: PhaseReport) -> list[str]:
         )
     if report.growth is not None:
         parts = "; ".join(grown_part(row, report.growth.kind) for row in report.grown.head(SHOWN).to_dicts())
-        grown = f"; on the device, over the windows: {parts}" if parts else ""
-        if unknown := too_near(report.grown, report.growth.kind):
-            grown += f"; {unknown}"
-        said.append(f"{report.growth.sentence('the cycle')}{grown}")
+        said.append(report.growth.sentence("the untraced cycle"))
+        if parts:  # a note of its own: these are times of traced cycles
+            unknown = too_near(report.grown, report.growth.kind)
+            said.append(f"on the device, over the windows: {parts}" + (f"; {unknown}" if unknown else ""))
     if untraced.tok_s_request is None:
         said.append("no tok/s: the recording does not say how many tokens its untraced cycles committed")
     return said
@@ -92,12 +92,12 @@ def _asynchronous(report: PhaseReport, views: pl.DataFrame) -> list[str]:
             continue
         if d > h:
             said.append(
-                f"{phase}, rank {rank}: the device timeline gives it {d:.2f} ms a cycle, the host is in it {h:.2f}: launches are asynchronous, "
+                f"{phase}, rank {rank}: the device timeline gives it {d:.2f} ms a cycle, the host is in it {h:.2f} (medians of traced cycles): launches are asynchronous, "
                 "the host moves on while the device works; where time goes is the device view"
             )
         else:
             said.append(
-                f"{phase}, rank {rank}: the host is in it {h:.2f} ms a cycle, the device timeline gives it {d:.2f}: the host waits in it for "
+                f"{phase}, rank {rank}: the host is in it {h:.2f} ms a cycle, the device timeline gives it {d:.2f} (medians of traced cycles): the host waits in it for "
                 "earlier device work, or prepares launches while the device is still in another phase"
             )
     return said

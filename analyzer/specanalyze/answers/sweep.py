@@ -21,7 +21,7 @@ from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.answers.sweep_predictions import no_predictions, predictions_of
-from specanalyze.answers.unlike_recordings import unlike_recordings
+from specanalyze.answers.unlike_recordings import refuse_other_devices, unlike_recordings
 from specanalyze.answers.window_context import unlike_contexts
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
@@ -133,9 +133,8 @@ def sweep(
         raise UsageError(
             f"--values: {counted(len(values), 'value')} for {counted(len(traces), 'recording')}; give one each, in their order"
         )
-    environments = _alike(traces, over, accept_differences)  # known before the events are read
-    result = sweep_measured(measure_each(traces, phase_map), over, values, accept_differences=True)
-    return replace(result, warnings=list(dict.fromkeys(environments + result.warnings)))
+    _alike(traces, over, accept_differences)  # known before the events are read
+    return sweep_measured(measure_each(traces, phase_map), over, values, accept_differences=accept_differences)
 
 
 def sweep_measured(
@@ -172,12 +171,13 @@ def sweep_measured(
     fit, used, said_of_fit = _fit(points)
     warnings += _alike([m.trace for m in recordings], over, accept_differences) + said_of_fit
     for m in recordings[1:]:
+        refuse_other_devices(recordings[0], m, accept=accept_differences)
         warnings += unlike_contexts(recordings[0], m)
         warnings += unlike_recordings(
             recordings[0], m, batches=over != BATCH_SIZE, ranks=over not in sum(PARALLEL_SIZES, ())
         )
     if clock != UNTRACED:
-        lacking = [m.trace.name for m in recordings if not m.controlled]
+        lacking = [m.trace.short for m in recordings if not m.controlled]
         warnings.append(
             f"fewer than {FEW} untraced control cycles in {' and '.join(lacking) or 'one of the batch sizes'}: cycle times and tok/s of all "
             "are those of observed cycles, too slow"

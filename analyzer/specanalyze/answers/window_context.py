@@ -30,5 +30,5 @@ def unlike_contexts(a: Measured, b: Measured) -> list[str]:
         f": a part of what {', '.join(parts)} {'differs' if len(parts) == 1 else 'differ'} by is that" if parts else ""
     )
     return [
-        f"the windows lie at {one:.0f} tokens of context in {a.trace.name} and at {other:.0f} in {b.trace.name}, and cycles grow with it{what}"
+        f"the windows lie at {one:.0f} tokens of context in {a.trace.short} and at {other:.0f} in {b.trace.short}, and cycles grow with it{what}"
     ]

@@ -54,17 +54,21 @@ def env(
     trace = open_for(traces, salvage=salvage, device=None, output=output)
     import polars as pl
 
+    from specanalyze.answers.request_figures import requests_cover
+
+    covered = requests_cover(trace.metadata)
+    covers = {} if covered is None else {"recording.requests": covered}
     sections = {name: value for name, value in trace.metadata.items() if name != "schema_version"}
     pairs = [pair for name, value in sections.items() for pair in flat(value, name)]
 
     def show() -> None:
         from specanalyze.render.env import draw
 
-        draw(trace.name, sections, pairs, everything=everything)
+        draw(trace.name, sections, pairs, [f"requests: {line}" for line in covers.values()], everything=everything)
 
     deliver(
         lambda: pl.DataFrame(pairs, schema={"name": pl.String, "value": pl.String}, orient="row"),
-        lambda: {"trace": trace.name, **trace.metadata, "warnings": trace.warnings},
+        lambda: {"trace": trace.name, **trace.metadata, "covers": covers, "warnings": trace.warnings},
         show,
         trace.warnings,
         json=json,

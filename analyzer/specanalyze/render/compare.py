@@ -38,7 +38,9 @@ def draw(result: Comparison, *, everything: bool = False) -> None:
     for d in result.differences:
         out.print(Text(f"  {'!' if d.matters else ' '} {d}", style="" if d.matters else "dim"))
     if not result.differences:
-        out.print(Text("    no recorded fact differs" + (" but those of the run" if result.of_the_run else "")))
+        out.print(
+            Text("    no fact that both recorded differs" + (" but those of the run" if result.of_the_run else ""))
+        )
     if everything:
         for d in result.of_the_run:
             out.print(Text(f"  ~ {d}", style="dim"))

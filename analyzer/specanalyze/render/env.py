@@ -86,13 +86,21 @@ _FOLDED: Final = (
 of each window belong to ``overhead``, and a profiler lists every process group."""
 
 
-def draw(name: str, sections: Mapping[str, Any], pairs: Sequence[tuple[str, str]], *, everything: bool) -> None:
+def draw(
+    name: str,
+    sections: Mapping[str, Any],
+    pairs: Sequence[tuple[str, str]],
+    remarks: Sequence[str] = (),
+    *,
+    everything: bool,
+) -> None:
     """Print the metadata.
 
     Args:
         name: the recording.
         sections: name -> value; sections without one are left out.
         pairs: (dotted name, text) of everything in them.
+        remarks: what figures among them cover, one line each.
         everything: nothing is folded or cut.
     """
     out = console()
@@ -106,6 +114,7 @@ def draw(name: str, sections: Mapping[str, Any], pairs: Sequence[tuple[str, str]
     if not sections.get("environment"):
         said.append("the trace does not say what it ran on; the collector records it")
     said += [meaning for pattern, meaning in _NUMBERED if any(pattern.match(n) for n, _ in kept)]
+    said += remarks
     said.append("read from metadata alone: whether the events behind it are whole, `specanalyze validate` tells")
     notes(out, said)
 

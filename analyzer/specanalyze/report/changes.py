@@ -54,7 +54,7 @@ def changes_section(recordings: Sequence[Recorded], *, accept_differences: bool 
             f"{d.name}: {d.before or 'not recorded'} → {d.after or 'not recorded'}" for d in result.differences[:12]
         )
         notes.append(
-            f"{name}: {'the environments differ: ' + differ if differ else 'no recorded fact of the environment differs'}."
+            f"{name}: {'the environments differ: ' + differ if differ else 'no fact of the environment that both recorded differs'}."
         )
         notes += [f"{name}: {line}" for line in result.warnings]
         figures.append(_figure(name, result))
