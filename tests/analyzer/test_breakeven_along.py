@@ -144,6 +144,12 @@ def test_contexts_that_do_not_meet_have_no_break_even() -> None:
     assert break_even_along(cycles_of(step_of, range(284, 480)), ours).height == 0
 
 
+def test_a_recording_of_a_few_cycles_has_no_break_even_along_the_context() -> None:
+    few, many = cycles_of(cycle_of, range(100, 108)), cycles_of(step_of, range(400), "decode")
+    assert break_even_along(few, many).height == 0
+    assert break_even_along(many, few).height == 0
+
+
 def test_both_have_to_tell_their_contexts_untraced() -> None:
     ours, theirs = cycles_of(cycle_of, range(400)), cycles_of(step_of, range(400), "decode")
     assert break_even_along(ours, theirs).height == 3
