@@ -187,14 +187,14 @@ def test_where_the_host_may_be_slower_the_bounds_reach_no_change() -> None:
     slow_host = replace(base, phases={**base.phases, "verify": replace(verify, tail_ns=10_000_000)})
     result = what_if(slow_host.trace(), Changes(scale=((None, "allreduce", 0.5),)))
     assert result.predicted_ns == pytest.approx(result.now_ns - 5_200_000)
-    assert result.high_ns == pytest.approx(result.now_ns)
+    assert result.now_ns <= result.high_ns < 1.0002 * result.now_ns  # no change, and the noise of the cycles
     assert any("host is the slower one" in line for line in result.assumptions)
 
 
 def test_bounds_hold_the_noise_of_the_cycles() -> None:
     off = tuple(int(v) for v in np.random.default_rng(4).integers(-90, 91, 1000))
     steady, noisy = (replace(sweep_recording(2), jitter=jitter) for jitter in ((0,), off))
-    change = Changes(scale=((None, "allreduce", 0.5),))
+    change = Changes(scale=((None, "allreduce", 0.5),))  # the kernel that varies
     still, moving = (what_if(r.trace(), change) for r in (steady, noisy))
     assert (still.low_ns, still.high_ns) == pytest.approx((still.predicted_ns, still.predicted_ns))
     assert moving.low_ns < moving.predicted_ns < moving.high_ns

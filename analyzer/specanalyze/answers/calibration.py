@@ -10,7 +10,7 @@ import polars as pl
 
 from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import Interval
-from specanalyze.answers.control import control_of
+from specanalyze.answers.control import Control, control_of
 from specanalyze.answers.neighbours import FEW
 from specanalyze.attribution.cycles import decoding
 from specanalyze.attribution.rank_breakdown import RankBreakdown
@@ -42,12 +42,14 @@ class Calibration:
         cells: CELL_SCHEMA, one row a phase and bucket of the partition. Busy buckets are as measured. The idle ones share what the
             untraced cycle leaves beside the busy time in the proportion measured (calibrated_ns); how it is really
             shared is not known, so low_ns and high_ns are the least and the most that each can be when none is longer than
-            measured (none shorter, where the untraced cycle is the longer one), at the bounds of the untraced median.
+            measured (none shorter, where the untraced cycle is the longer one), at either end of ``bounds_ns``.
         measured_ns: traced cycle: window / cycles, without those that were recorded in part.
         traced_ns: the typical traced cycle, start to start, as ``overhead`` takes it; None without.
         untraced_ns: the untraced cycle at the place of the windows with its bounds, as ``control`` takes it; None without.
         scale: factor on idle time; None where there is no calibration.
         control: what the untraced cycle comes from, in a clause.
+        bounds_ns: the untraced cycle with the noise of the traced cycles' busy time in its bounds, too, as that is taken from it; None: as
+            ``untraced_ns``.
     """
 
     rank: str
@@ -58,6 +60,7 @@ class Calibration:
     scale: float | None = None
     traced_ns: float | None = None
     control: str | None = None
+    bounds_ns: Interval | None = None
 
     def idle_estimate(self, measured_ns: float) -> tuple[float, float, float] | None:
         """Estimate and bounds, ns a cycle, of an idle part of the cycle (a bucket, a part of one, or several).
@@ -70,8 +73,9 @@ class Calibration:
         idle = pl.col("bucket").is_in(IDLE_BUCKETS)
         busy_ns = float(self.cells.filter(~idle).get_column("measured_ns").sum())
         idle_ns = float(self.cells.filter(idle).get_column("measured_ns").sum())
-        least = max((self.untraced_ns.low or 0.0) - busy_ns, 0.0)
-        most = max((self.untraced_ns.high or self.untraced_ns.value) - busy_ns, 0.0)
+        bounds = self.bounds_ns or self.untraced_ns
+        least = max((bounds.low or 0.0) - busy_ns, 0.0)
+        most = max((bounds.high or bounds.value) - busy_ns, 0.0)
         low = min(max(least - (idle_ns - measured_ns), 0.0), measured_ns)
         return measured_ns * self.scale, low, min(measured_ns, most) + max(most - idle_ns, 0.0)
 
@@ -140,8 +144,20 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     sums, left_out = _without_broken(rank, within)
     if left_out == traced:
         return withheld("no traced cycle was recorded whole")
-    found = _calibrated(rank, sums, traced - left_out, control.untraced_ns)
-    return replace(found, traced_ns=control.traced_ns, control=control.words)
+    bounds = _with_noise_of_traced(control)
+    found = _calibrated(rank, sums, traced - left_out, bounds)
+    return replace(
+        found, traced_ns=control.traced_ns, untraced_ns=control.untraced_ns, control=control.words, bounds_ns=bounds
+    )
+
+
+def _with_noise_of_traced(control: Control) -> Interval:
+    """The untraced cycle, its bounds no closer than those of how much longer the traced one is."""
+    untraced, effect = control.untraced_ns, control.effect
+    if effect is None or effect.low is None or effect.high is None or untraced.low is None or untraced.high is None:
+        return untraced
+    low, high = (untraced.value * (1 + effect.value - end) for end in (effect.high, effect.low))
+    return Interval(untraced.value, min(low, untraced.low), max(high, untraced.high))
 
 
 def _without_broken(rank: RankBreakdown, cycles: pl.DataFrame) -> tuple[Mapping[str, Mapping[str, int]], int]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from specanalyze.answers.advice import ACCEPTS, advice
+from specanalyze.answers.bootstrap import mean_intervals
 from specanalyze.answers.calibrated_cycle import calibrated_cycle
-from specanalyze.answers.draft_change import PredictedCycle, change_draft
+from specanalyze.answers.draft_change import Cells, PredictedCycle, change_draft
 from specanalyze.answers.draft_length import Lengths
 from specanalyze.answers.environment import tensor_parallel
 from specanalyze.answers.measured import Measured, measure
-from specanalyze.answers.medians import median_interval
+from specanalyze.answers.medians import LEVEL, median_interval
 from specanalyze.answers.prediction_check import (
     ELSEWHERE,
     PLACE,
@@ -25,7 +28,7 @@ from specanalyze.answers.prediction_check import (
 from specanalyze.trace import Trace
 from specschema.errors import TraceError, UsageError
 from specschema.figures import percent
-from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS
+from specschema.phases import BUCKETS, COMMUNICATION_BUCKETS, DEVICE_BUCKETS, IDLE_BUCKETS
 
 DRAFT_PHASES: Final = ("draft", "draft_extend")
 HOST_BOUND_SHARE: Final = 0.05
@@ -197,9 +200,8 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
             "another start of the server changes)"
         )
         low, high = min(low, after - busy_change), max(high, after - busy_change)
-    noise = median_interval(m.clock_ns())
-    if noise.low is not None and noise.high is not None:
-        low, high = low - (before - noise.low), high + noise.high - before
+    less, more = _noise(m, now, state.cells)
+    low, high = low - less, high + more
     rows = [
         {"phase": p, "bucket": b, "now_ns": ns, "predicted_ns": state.cells[p][b], "change_ns": state.cells[p][b] - ns}
         for p, row in now.items()
@@ -240,6 +242,24 @@ def predict(m: Measured, changes: Changes, other: Measured | None = None, truth:
         check,
         m.controlled,
     )
+
+
+def _noise(m: Measured, now: Cells, then: Cells) -> tuple[float, float]:
+    """How far the predicted cycle may be off on either side for the noise of the recording's cycles alone: of the typical cycle, and of the mean
+    parts that change; ns."""
+    cycle = median_interval(m.clock_ns())
+    phases = [p for p in (*m.phases, "cycle") if p in now]
+    cells = m.matrix(phases)
+    # What each traced cycle would win or lose.
+    share = np.array([[then[p][b] / now[p][b] - 1 if now[p][b] else 0.0 for b in BUCKETS] for p in phases])
+    idle = 1.0 if m.idle_factor is None else m.idle_factor
+    scaled = np.array([idle if b in IDLE_BUCKETS else 1.0 for b in BUCKETS])
+    (change,) = mean_intervals((cells * share * scaled).sum(axis=(1, 2))[:, None], level=LEVEL)
+    less, more = 0.0, 0.0
+    for part in (cycle, change):
+        if part.low is not None and part.high is not None:
+            less, more = math.hypot(less, part.value - part.low), math.hypot(more, part.high - part.value)
+    return less, more
 
 
 def _scale(m: Measured, state: PredictedCycle, phase: str | None, bucket: str, factor: float) -> None:
