@@ -209,12 +209,16 @@ def test_a_warning_says_whose_it_is() -> None:
 
 
 def test_arguments_of_another_server_are_no_unset_ones() -> None:
-    vllm = environment() | {"server": "vllm", "server_args": {"tensor_parallel_size": 4, "enforce_eager": False}}
+    vllm = environment(variables={"VLLM_USE_V1": "1", "NCCL_DEBUG": "INFO"}) | {
+        "server": "vllm",
+        "server_args": {"tensor_parallel_size": 4, "enforce_eager": False},
+    }
     result = compare(sweep_recording(2).trace(), replace(sweep_recording(2), environment=vllm).trace())
     names = [d.name for d in result.differences]
     assert "server.name" in names
     assert "server.args.tp_size" in names
-    assert not any("enforce_eager" in name or "tensor_parallel" in name for name in names)
+    assert "NCCL_DEBUG" in names
+    assert not any("VLLM" in name or "enforce_eager" in name or "tensor_parallel" in name for name in names)
     assert any("have arguments of their own" in line for line in result.warnings)
 
 
@@ -259,3 +263,13 @@ def test_an_imported_file_is_another_recorder() -> None:
     )
     (first,) = compare(imported, recorded({"record": 40, "cupti": False})).differences
     assert str(first) == "recorder: torch.profiler, imported -> torch.profiler"
+
+
+def test_long_values_are_cut_unless_all_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = ",".join(f"model{n}" for n in range(100))
+    other = replace(sweep_recording(5), environment=environment(variables={"SGLANG_DISABLED_MODEL_ARCHS": models}))
+    paths = [str(r.write(tmp_path)) for r in (sweep_recording(2), other)]
+    assert run(["compare", *paths]) == 0
+    assert "more items (--all)" in capsys.readouterr().out
+    assert run(["compare", *paths, "--all"]) == 0
+    assert "model99" in "".join(capsys.readouterr().out.split())

@@ -9,12 +9,12 @@ from specanalyze.answers.environment import (
     Difference,
     argument,
     canonical,
-    check_baseline,
     differences,
     facts,
     tensor_parallel,
     unknown,
 )
+from specanalyze.answers.environment_check import check_baseline
 from specanalyze.trace import RankSource, RankTrace, Trace
 from specschema.errors import TraceError
 

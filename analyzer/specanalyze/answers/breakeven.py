@@ -13,7 +13,7 @@ from specanalyze.answers.accept import Accepts, accepts_of_cycles
 from specanalyze.answers.advice import ACCEPTS, advice
 from specanalyze.answers.bootstrap import Floats, Interval
 from specanalyze.answers.breakeven_along import ALONG_SCHEMA, break_even_along
-from specanalyze.answers.environment import check_baseline
+from specanalyze.answers.environment_check import check_baseline
 from specanalyze.answers.medians import median_interval, ratio_interval
 from specanalyze.answers.positions import accept_length_by_steps, acceptance_by_position
 from specanalyze.answers.recording_warnings import recording_warnings

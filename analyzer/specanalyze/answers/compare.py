@@ -22,14 +22,13 @@ from specanalyze.answers.cycle_account import (
 )
 from specanalyze.answers.environment import (
     Difference,
-    check_baseline,
     differences,
     environment_of,
-    listed,
     recorder_difference,
     run_differences,
     unknown,
 )
+from specanalyze.answers.environment_check import check_baseline, listed
 from specanalyze.answers.kernel_changes import kernel_changes
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import FEWEST_AT_99, resampled_medians

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.alignment import aligned
-from specanalyze.answers.environment import check_environment
+from specanalyze.answers.environment_check import check_environment
 from specanalyze.answers.kernel_sequence import KernelSequence, kernel_sequence
 from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.engines.engine import each_rank

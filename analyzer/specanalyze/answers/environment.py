@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specanalyze.answers.advice import SETTINGS, advice, collected
 from specanalyze.answers.run_values import of_the_run
 from specanalyze.trace import Trace
 from specanalyze.whole_number import whole_number
-from specschema.errors import TraceError
 
 UNSET: Final = "unset"
 """Shown for a variable that the recording says was not set."""
@@ -39,6 +37,9 @@ _NO_FACTS: Final = re.compile(r"differs_by_rank.*|command_line|server\.args\.api
 
 _MODEL: Final = ("server.args.model_path", "server.args.model", "model.name")
 """What says which model ran where a recording has no digest of it."""
+
+_OF_A_SERVER: Final = ("SGLANG_", "VLLM_")
+"""Variables that one server reads and the others do not know."""
 
 _ORDER: Final = (
     r"NCCL_",
@@ -70,10 +71,11 @@ class Difference:
     of_the_run: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {_shown(self.before)} -> {_shown(self.after)}"
+        return f"{self.name}: {shown(self.before)} -> {shown(self.after)}"
 
 
-def _shown(value: str | None) -> str:
+def shown(value: str | None) -> str:
+    """A value, or that it was not recorded."""
     return "not recorded" if value is None else value
 
 
@@ -205,6 +207,7 @@ def _all_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     a, b = facts(before), facts(after)
     known_a, known_b = variables(before), variables(after)
     digests = "model_digest" in a and "model_digest" in b
+    two_servers = a.get("server.name") != b.get("server.name")
     found = []
 
     def add(name: str, one: str, other: str) -> None:
@@ -216,10 +219,12 @@ def _all_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
         one, other = a.get(name), b.get(name)
         if known_a is not None and known_b is not None and (name in known_a or name in known_b):
             one, other = one or UNSET, other or UNSET
+        if two_servers and UNSET in (one, other) and name.startswith(_OF_A_SERVER):
+            continue  # the other server does not know it
         if one is not None and other is not None and one != other:
             add(name, one, other)
     arguments = (argument_section(before), argument_section(after))
-    if a.get("server.name") != b.get("server.name"):
+    if two_servers:
         # An argument that only one of two servers has is not unset in the other: it means nothing there.
         for names in PARALLEL_SIZES:
             one, other = (str(argument(of, *names) or "") for of in (before, after))
@@ -294,68 +299,3 @@ def unknown(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     if not (argument_section(before) and argument_section(after)):
         names = [n for n in names if not n.startswith("server.args.")] + ["server arguments"]
     return names
-
-
-def check_baseline(baseline: Trace, trace: Trace, *, accept: bool = False, what: str = "") -> list[str]:
-    """Refuse a baseline that ran on something else.
-
-    Args:
-        baseline: the recording to measure against.
-        trace: the recording to judge.
-        accept: True lets the differences pass; they are still said.
-        what: figure of the baseline that would be misleading, such as ``90.1 tok/s``.
-
-    Returns:
-        Warnings: accepted differences, and facts that could not be checked.
-
-    Raises:
-        TraceError: the environments differ in what matters; the message names every such fact.
-    """
-    figure = f" its {what} would mislead;" if what else ""
-    return check_environment(baseline, trace, accept=accept, role="baseline", refusal="stale baseline: ", figure=figure)
-
-
-def check_environment(
-    first: Trace,
-    trace: Trace,
-    *,
-    accept: bool = False,
-    role: str = "recording",
-    refusal: str = "",
-    figure: str = "",
-    varied: Callable[[str], bool] = lambda name: False,
-) -> list[str]:
-    """Refuse two recordings that ran on something else where their figures are to be set side by side.
-
-    Args:
-        first: the recording that the other is set beside.
-        trace: the other.
-        accept: True lets the differences pass; they are still said.
-        role: what the first is.
-        refusal: how the message begins.
-        figure: clause about what would mislead.
-        varied: whether a fact differs on purpose.
-
-    Returns, raises:
-        As ``check_baseline``.
-    """
-    before, after = environment_of(first), environment_of(trace)
-    matter = [d for d in differences(before, after) if d.matters and not varied(d.name)]
-    each = ", ".join(f"{d.name} ({_shown(d.before)} there, {_shown(d.after)} here)" for d in matter)
-    if matter and not accept:
-        raise TraceError(
-            f"{refusal}{first.short} ran on another environment than {trace.short}:{figure} {each}; "
-            "record it again as the server runs now, or give --accept-differences"
-        )
-    said = [f"{role} {first.short} differs in what matters, accepted: {each}"] if matter else []
-    if missing := [name for name in unknown(before, after) if not varied(name)]:
-        said.append(
-            f"whether {first.short} ran on the same environment cannot be checked: {listed(missing)} not recorded in both; "
-            + advice(trace if collected(first) else first, SETTINGS)
-        )
-    return said
-
-
-def listed(names: list[str], most: int = 6) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -13,7 +13,8 @@ from specanalyze.answers.advice import ACCEPTS, SETTINGS, advice
 from specanalyze.answers.best_setting import Tried, best_setting, in_order, no_best
 from specanalyze.answers.bootstrap import SEED, Floats, resampled_means
 from specanalyze.answers.cycle_account import CLOCKS, UNTRACED, clocked_ns, common_clock
-from specanalyze.answers.environment import PARALLEL_SIZES, argument, check_environment
+from specanalyze.answers.environment import PARALLEL_SIZES, argument
+from specanalyze.answers.environment_check import check_environment
 from specanalyze.answers.line_fit import fit_lines
 from specanalyze.answers.measured import Measured, measure_each
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES

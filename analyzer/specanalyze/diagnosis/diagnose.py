@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from specanalyze.answers.cycle_account import common_clock
-from specanalyze.answers.environment import check_baseline
+from specanalyze.answers.environment_check import check_baseline
 from specanalyze.answers.measured import Measured, measure
 from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.diagnosis.diagnosis_claims import beyond, bounded

@@ -65,6 +65,8 @@ def draw(result: BreakEven) -> None:
                 "tok/s at least: with today's cycle; fewer drafts make a cycle shorter, never longer (see sweep and whatif)"
             ],
         )
+    if result.won_tok_s is not None and result.won_tok_s < 0:
+        notes(out, ["next: what to change first, from the same two recordings: specanalyze diagnose TRACE --baseline PLAIN"])
 
 
 def _verdict(result: BreakEven) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 from rich.text import Text
 
 from specanalyze.answers.bootstrap import LEVEL
 from specanalyze.answers.compare import FASTER, PHASES_COVER, SLOWER, UNKNOWN, Comparison
 from specanalyze.answers.cycle_account import BETWEEN, CLOCKS, ELSEWHERE, OBSERVING, PARTS, REST, TYPICAL
+from specanalyze.answers.environment import Difference
+from specanalyze.render.env import cut
 from specanalyze.render.kernel_name import readable
 from specanalyze.render.recording_name import distinct_names
 from specanalyze.render.terminal import console, milliseconds, notes, signed_ms, table
@@ -36,14 +40,14 @@ def draw(result: Comparison, *, everything: bool = False) -> None:
     out = console()
     out.print(Text("environment", style="bold"))
     for d in result.differences:
-        out.print(Text(f"  {'!' if d.matters else ' '} {d}", style="" if d.matters else "dim"))
+        out.print(Text(f"  {'!' if d.matters else ' '} {_said(d, everything)}", style="" if d.matters else "dim"))
     if not result.differences:
         out.print(
             Text("    no fact that both recorded differs" + (" but those of the run" if result.of_the_run else ""))
         )
     if everything:
         for d in result.of_the_run:
-            out.print(Text(f"  ~ {d}", style="dim"))
+            out.print(Text(f"  ~ {_said(d, everything)}", style="dim"))
     out.print()
     columns = [
         ("", "left"),
@@ -67,6 +71,14 @@ def draw(result: Comparison, *, everything: bool = False) -> None:
     if shown.height:
         _draw_kernels(shown)
     notes(out, [*_facts(result), *_left_out(result, shown, everything)])
+
+
+def _said(difference: Difference, everything: bool) -> str:
+    """A difference in a line or two; ``everything``: its whole values."""
+    if everything:
+        return str(difference)
+    one, other = (None if value is None else cut(value) for value in (difference.before, difference.after))
+    return str(replace(difference, before=one, after=other))
 
 
 def _rows(frame: pl.DataFrame) -> list[list[str | Text]]:

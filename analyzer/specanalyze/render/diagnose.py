@@ -54,6 +54,8 @@ def draw(result: Diagnosis) -> None:
     if result.clean:
         said.append("looked and found nothing: " + ", ".join(result.clean))
     said += [f"not checked, {name}: {reason}" for name, reason in result.not_checked.items()]
+    if wins.height:
+        said.append("next: change one thing, record again, and see what moved: specanalyze compare BEFORE AFTER")
     notes(out, said)
 
 

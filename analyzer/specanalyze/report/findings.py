@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specanalyze.answers.environment import check_baseline
+from specanalyze.answers.environment_check import check_baseline
 from specanalyze.diagnosis.diagnose import examine
 from specanalyze.report.recorded import Recorded
 from specschema.errors import TraceError
