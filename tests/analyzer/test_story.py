@@ -116,7 +116,7 @@ def test_diagnosis_puts_the_allreduce_first_and_clears_the_draft(
 ) -> None:
     out, _ = said(capsys, recorded, "diagnose eagle")
     assert out.index("all-reduce is latency-bound: 122 calls of 85 us") < out.index("verify is 95.6 %")
-    assert "the draft model cannot win more than 1.210 ms of 27.280 ms" in out
+    assert "the draft model cannot win more than 1.210 ms of their 27.280 ms" in out
     assert "NCCL_PROTO and NCCL_ALGO are not set" in out
 
 

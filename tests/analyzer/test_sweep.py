@@ -108,7 +108,7 @@ def test_recordings_of_other_settings_are_refused_and_named() -> None:
     with pytest.raises(TraceError, match="accept-differences"):
         sweep_measured(measure_each(traces))
     result = sweep(traces, accept_differences=True)
-    assert any("differs in what matters, accepted" in line and "NCCL_PROTO" in line for line in result.warnings)
+    assert any("in what matters, accepted" in line and "NCCL_PROTO" in line for line in result.warnings)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,17 @@ def test_another_server_model_or_machine_is_no_point_of_a_sweep(
     assert "no sweep of one server" in capsys.readouterr().err
     assert run(["sweep", *paths, "--accept-differences"]) == 0
     assert "accepted" in capsys.readouterr().err
+
+
+def test_two_that_differ_are_refused_behind_a_first_that_knows_nothing() -> None:
+    unknown = replace(sweep_recording(1), environment={}).trace()
+    others = [
+        sweep_recording(2).trace(),
+        replace(sweep_recording(5), environment=environment(gpu="NVIDIA B200")).trace(),
+    ]
+    with pytest.raises(TraceError, match=r"gpu\.model"):
+        sweep([unknown, *others])
+    assert any("cannot be checked" in line for line in sweep([unknown, others[0]]).warnings)
 
 
 def test_the_setting_on_the_x_axis_may_differ_and_what_goes_with_it() -> None:

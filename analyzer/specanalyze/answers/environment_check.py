@@ -61,7 +61,7 @@ def check_environment(
             f"{refusal}{first.short} ran on another environment than {trace.short}:{figure} {each}; "
             "record it again as the server runs now, or give --accept-differences"
         )
-    said = [f"{role} {first.short} differs in what matters, accepted: {each}"] if matter else []
+    said = [f"{role} {first.short} differs from {trace.short} in what matters, accepted: {each}"] if matter else []
     if missing := [name for name in unknown(before, after) if not varied(name)]:
         said.append(
             f"whether {first.short} ran on the same environment cannot be checked: {listed(missing)} not recorded in both; "

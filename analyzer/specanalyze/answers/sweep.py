@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
@@ -329,9 +330,10 @@ def _alike(traces: Sequence[Trace], over: str, accept: bool) -> list[str]:
     moved = ("gpu.count", "gpu.links", "CUDA_VISIBLE_DEVICES")
     spellings = next((names for names in PARALLEL_SIZES if over in names), ())
     own = {f"server.args.{name}" for name in (over, *spellings)} | (set(moved) if spellings else set())
+    # Each with each: two that differ may both be unknown to a first one that keeps no environment.
     lines = [
-        check_environment(traces[0], other, accept=accept, refusal=_REFUSAL, varied=own.__contains__)
-        for other in traces[1:]
+        check_environment(one, other, accept=accept, refusal=_REFUSAL, varied=own.__contains__)
+        for one, other in combinations(traces, 2)
     ]
     return list(dict.fromkeys(line for said in lines for line in said))
 
