@@ -66,7 +66,10 @@ def draw(result: BreakEven) -> None:
             ],
         )
     if result.won_tok_s is not None and result.won_tok_s < 0:
-        notes(out, ["next: what to change first, from the same two recordings: specanalyze diagnose TRACE --baseline PLAIN"])
+        notes(
+            out,
+            ["next: what to change first, from the same two recordings: specanalyze diagnose TRACE --baseline PLAIN"],
+        )
 
 
 def _verdict(result: BreakEven) -> str:
