@@ -273,3 +273,12 @@ def test_long_values_are_cut_unless_all_is_asked_for(tmp_path: Path, capsys: pyt
     assert "more items (--all)" in capsys.readouterr().out
     assert run(["compare", *paths, "--all"]) == 0
     assert "model99" in "".join(capsys.readouterr().out.split())
+
+
+def test_a_cycle_that_is_not_judged_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an untraced control a slower cycle passed ``--fail-above`` without a word."""
+    one, two = (replace(sweep_recording(2, control=False), name=name).write(tmp_path) for name in ("one", "two"))
+    assert run(["compare", str(one), str(two), "--fail-above", "5%"]) == 0
+    assert "--fail-above judges the busy time of phases alone here" in capsys.readouterr().err
+    assert run(["compare", str(one), str(two)]) == 0
+    assert "--fail-above" not in capsys.readouterr().err

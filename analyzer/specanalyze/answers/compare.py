@@ -350,6 +350,15 @@ def regressions(result: Comparison, above: float) -> list[str]:
     return lines
 
 
+def not_judged(result: Comparison) -> list[str]:
+    """What ``regressions`` leaves out of this comparison though a reader would take it for judged, one line each."""
+    if result.clock == UNTRACED:
+        return []
+    return [
+        "--fail-above judges the busy time of phases alone here: the cycle and tok/s of observed cycles are no ground for it"
+    ]
+
+
 def comparison_json(result: Comparison) -> dict[str, Any]:
     """The comparison as a JSON document: times in ns a cycle."""
 

@@ -69,7 +69,7 @@ def compare(
       specanalyze compare main.parquet branch.parquet --fail-above 5%
     """
     from specanalyze.answers.compare import compare as run
-    from specanalyze.answers.compare import comparison_json, regressions, share_of
+    from specanalyze.answers.compare import comparison_json, not_judged, regressions, share_of
 
     mapping = phase_map_of(phase_map)
     above = None if fail_above is None else share_of(fail_above)
@@ -93,7 +93,7 @@ def compare(
         lambda: result.table,
         lambda: comparison_json(result),
         show,
-        result.warnings,
+        [*result.warnings, *([] if above is None else not_judged(result))],
         json=json,
         output=output,
         force=force,

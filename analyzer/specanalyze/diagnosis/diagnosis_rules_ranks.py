@@ -62,10 +62,14 @@ def straggler(s: Subject) -> Answer:
     mine = caused.filter(pl.col("late") == late)
     first = float(mine.filter(pl.col("position") == 0).get_column("wait_ns").sum()) / ns
     evidence: tuple[str, ...] = (
-        f"the other ranks wait {ms(wait)} a cycle and rank for it; rank {late} is last for {percent(share, 0)} of all waiting time "
+        f"in traced cycles the other ranks wait {ms(wait)} a cycle and rank for it; rank {late} is last for {percent(share, 0)} of all waiting time "
         "(`ranks` counts instead: last in so many of the collectives)",
         f"{percent(first, 0)} of this waiting is at the first collective of a graph"
-        + (": the rank's host is late, not its GPU" if first > 0.5 else ": its device work is slower"),
+        + (
+            ": the rank's host is late, not its GPU; observed it may be later"
+            if first > 0.5
+            else ": its device work is slower"
+        ),
     )
     if slower:
         evidence += (
