@@ -19,7 +19,8 @@ from story import (
     tuned_recording,
 )
 
-from specanalyze.answers.compare import Comparison, compare, regressions, share_of
+from specanalyze.answers.compare import Comparison, compare
+from specanalyze.answers.regressions import regressions, share_of
 from specanalyze.cli import run
 from specanalyze.render.compare import draw
 from specanalyze.trace import Trace

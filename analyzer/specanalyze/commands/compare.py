@@ -69,7 +69,8 @@ def compare(
       specanalyze compare main.parquet branch.parquet --fail-above 5%
     """
     from specanalyze.answers.compare import compare as run
-    from specanalyze.answers.compare import comparison_json, not_judged, regressions, share_of
+    from specanalyze.answers.compare import comparison_json
+    from specanalyze.answers.regressions import not_judged, regressions, share_of
 
     mapping = phase_map_of(phase_map)
     above = None if fail_above is None else share_of(fail_above)
