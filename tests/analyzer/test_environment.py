@@ -156,3 +156,20 @@ def test_a_baseline_that_cannot_be_checked_is_said() -> None:
 def test_tensor_parallel_is_the_servers_else_the_number_of_ranks() -> None:
     assert tensor_parallel(recording("a", environment())) == 8
     assert tensor_parallel(recording("a", {})) == 1
+
+
+def test_an_argument_without_a_value_differs_from_one_that_has_one() -> None:
+    """``cuda_graph_backend_decode`` null in one and ``disabled`` in the other was no difference, and no baseline was stale for it."""
+    before = environment(args={"speculative_config": None})
+    before["server_args"] |= {"backend": None, "quantization": None, "empty": ""}
+    after = environment(args={"speculative_config": {"method": "eagle3"}})
+    after["server_args"] |= {"backend": "disabled", "quantization": "fp8"}
+    assert [str(d) for d in differences(before, after)] == [
+        "server.args.quantization: unset -> fp8",
+        "server.args.backend: unset -> disabled",
+        "server.args.speculative_config.method: unset -> eagle3",
+    ]
+    with pytest.raises(TraceError, match=r"quantization \(unset there, fp8 here\)"):
+        check_baseline(recording("plain", before), recording("eagle", after))
+    assert differences(before, before) == []
+    assert differences(before, {"server": "sglang"}) == []  # arguments of one alone are unknown

@@ -231,12 +231,11 @@ def _all_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
             if one and other and one != other and not any(d.name == f"server.args.{n}" for d in found for n in names):
                 add(f"server.args.{names[0]}", one, other)
     elif all(arguments):
-        present = {d.name for d in found}
-        for name in sorted(arguments[0].keys() ^ arguments[1].keys()):
-            full = f"server.args.{name}"
-            one, other = a.get(full), b.get(full)
-            if full not in present and (one or other):
-                add(full, one or UNSET, other or UNSET)
+        # An argument without a value (null, or not there) was not given; where both told theirs, that is a difference to one that was.
+        for name in sorted(n for n in a.keys() ^ b.keys() if n.startswith("server.args.")):
+            one, other = a.get(name) or UNSET, b.get(name) or UNSET
+            if one != other:
+                add(name, one, other)
     return sorted(found, key=lambda d: (not d.name.lower().startswith("nccl"), not d.matters, _place(d.name), d.name))
 
 
