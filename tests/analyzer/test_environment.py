@@ -173,3 +173,9 @@ def test_an_argument_without_a_value_differs_from_one_that_has_one() -> None:
         check_baseline(recording("plain", before), recording("eagle", after))
     assert differences(before, before) == []
     assert differences(before, {"server": "sglang"}) == []  # arguments of one alone are unknown
+
+
+@pytest.mark.parametrize("switch", ["disable_cuda_graph", "cuda_graph_backend_decode", "enforce_eager"])
+def test_an_eager_baseline_is_none_of_a_server_with_graphs(switch: str) -> None:
+    with pytest.raises(TraceError, match=switch):
+        check_baseline(recording("plain", environment(args={switch: True})), recording("eagle", environment()))

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.answers.alignment import aligned
+from specanalyze.answers.environment import GRAPH_SWITCHES
 from specanalyze.answers.environment_check import check_environment
 from specanalyze.answers.kernel_sequence import KernelSequence, kernel_sequence
 from specanalyze.answers.recording_warnings import recording_warnings
@@ -42,6 +43,8 @@ SCHEMA: Final = {
 }
 """Columns of the pairs. place: from 0, among the instance's kernels; known: whether the module is known, which is null outside of modules;
 in_replay: in the recording with graphs, null for a kernel only in eager."""
+_GRAPHS: Final = {f"server.args.{name}" for name in GRAPH_SWITCHES}
+"""What makes a recording an eager one."""
 _REFUSAL: Final = "not the same forward: "
 _NUMBER: Final = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 
@@ -92,7 +95,9 @@ def check_against(
     """
     if phase not in PHASE_KEYS:
         raise UsageError(f"no phase {phase!r}; use one of {', '.join(PHASE_KEYS)}")
-    alike = check_environment(eager, graph, accept=accept_differences, role="eager recording", refusal=_REFUSAL)
+    alike = check_environment(
+        eager, graph, accept=accept_differences, role="eager recording", refusal=_REFUSAL, varied=_GRAPHS.__contains__
+    )
     sequences = [
         {one.rank: one for one in each_rank(trace, kernel_sequence, phase, phase_map)} for trace in (graph, eager)
     ]

@@ -17,6 +17,9 @@ UNSET: Final = "unset"
 TENSOR_PARALLEL: Final = ("tp_size", "tensor_parallel_size", "tp")
 """The server argument that says over how many GPUs each layer is split, in SGLang's and vLLM's spelling."""
 
+GRAPH_SWITCHES: Final = ("disable_cuda_graph", "cuda_graph_backend_decode", "enforce_eager")
+"""Server arguments that turn CUDA graphs of decoding off."""
+
 PARALLEL_SIZES: Final = (
     TENSOR_PARALLEL,
     ("pp_size", "pipeline_parallel_size"),
@@ -28,7 +31,8 @@ PARALLEL_SIZES: Final = (
 _ALWAYS_MATTER: Final = re.compile(
     r"(?:NCCL_(?!DEBUG).*|CUDA_.*|nccl\.(?:version|path)|gpu\.(?:model|count|links.*)|driver|cuda|torch|server\.(?:name|version)|"
     r"model_digest|device|clocks\.(?:power_limit_mw|sm_max_mhz)|server\.args\.(?:tp_size|tensor_parallel_size|tp|pp_size|pipeline_parallel_size|dp_size|data_parallel_size|"
-    r"ep_size|expert_parallel_size|enable_expert_parallel|quantization|dtype|kv_cache_dtype|disable_custom_all_reduce))"
+    r"ep_size|expert_parallel_size|enable_expert_parallel|quantization|dtype|kv_cache_dtype|disable_custom_all_reduce|disable_cuda_graph|"
+    r"cuda_graph_backend_decode|enforce_eager))"
 )
 """Facts that change the speed of the same work: a baseline that differs in one of them is another machine's."""
 
