@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,13 @@ def test_a_printed_slope_lies_within_its_printed_bounds(capsys: pytest.CaptureFi
     out = " ".join(capsys.readouterr().out.split())
     assert "us a token" in out
     assert out.count("0.8 0.7 .. 0.9") == fit.height
+
+
+def test_parallel_sizes_in_names_are_no_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``tp1.parquet`` and ``tp2.parquet`` were read as two ranks of one recording."""
+    paths = []
+    for size in (1, 2):
+        recording = replace(sweep_recording(2), environment=environment(args={"tp_size": size}), name=f"run{size}")
+        paths.append(str(recording.write(tmp_path).rename(tmp_path / f"tp{size}_steps2.parquet")))
+    assert run(["sweep", *paths, "--over", "tp_size", "--json"]) == 0
+    assert [point["x"] for point in json.loads(capsys.readouterr().out)["points"]] == ["1", "2"]

@@ -68,11 +68,11 @@ def recordings_among(arguments: Sequence[str]) -> list[list[Path]]:
     from specanalyze.formats.recordings import rank_in_name, recording_in_name
 
     groups: dict[object, list[Path]] = {}
-    for given, argument in enumerate(arguments):
+    for argument in arguments:
         for path in paths_of(argument):
             # tp2.parquet is a recording over two GPUs; only profilers' files are called TP-2 for their rank.
             merged = path.suffix == ".parquet" and "rank" not in path.name.lower()
             ranked = rank_in_name(path.name) is not None and not merged
-            key = (path.parent, recording_in_name(path.name)) if ranked else (path, given)
+            key = (path.parent, recording_in_name(path.name)) if ranked else path
             groups.setdefault(key, []).append(path)
     return list(groups.values())
