@@ -12,12 +12,17 @@ ELEMENTS: Final = 4096
 """Elements made into an array without letting go of the interpreter: some 0.2 ms."""
 
 
+_AWAY_SECONDS: Final = 1e-6
+"""Least that is a sleep; the system makes some 60 us of it."""
+
+
 def give_way() -> None:
     """Let a thread that waits for the interpreter have it.
 
     A thread that runs Python keeps it for 5 ms otherwise (``sys.getswitchinterval``), and one call into C for as long as it takes.
+    A sleep of 0 does not do: Python 3.10 comes back from it before the other thread has woken, and takes the lock again.
     """
-    time.sleep(0)
+    time.sleep(_AWAY_SECONDS)
 
 
 def list_array(lists: Sequence[Sequence[Any] | None], type_: pa.DataType) -> pa.Array:
