@@ -33,6 +33,9 @@ def main() -> None:
             raise
         sys.stderr.write(f"error: {line}\n")
         sys.exit(1)
+    from specanalyze.interruption import listen
+
+    listen()
     _leave(run())
 
 

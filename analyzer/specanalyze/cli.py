@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specanalyze.command_group import SETTINGS, CommandGroup
+from specanalyze.interruption import said
 from specschema.errors import SpecError, UsageError
 from specschema.standard_streams import drop_output, printing_failed
 from specschema.terminal_size import forget_odd_sizes
@@ -97,6 +98,11 @@ def run(arguments: list[str] | None = None) -> int:
         # typer and rich catch a broken pipe themselves, whoever meets it first, and leave with 1: "the data can't answer".
         if isinstance(stop.__context__, BrokenPipeError):
             return 0
+        ended = said(stop.__context__)
+        if ended is not None:
+            _take_bars_off()
+            _complain(SpecError(ended[0]))
+            return ended[1]
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     finally:
         _take_bars_off()

@@ -72,8 +72,14 @@ def refuse_unwritable(path: Path) -> None:
     """Try to make a file beside it, as whoever writes it will.
 
     Raises:
-        UsageError: that fails: a read-only or full file system, no permission, too long a name.
+        UsageError: that fails: a read-only or full file system, no permission, too long a name; or there is a pipe or a device, whose
+            place the file would take.
     """
+    where = os.path.realpath(path)
+    if (os.path.exists(path) and not os.path.isfile(path)) or where.startswith(("/dev/", "/proc/")):
+        raise UsageError(
+            f"--output {path} is no file on a disk, which a result can be moved to when it is whole: name one"
+        )
     probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final
 
 from specanalyze.exports import chrome
 from specanalyze.exports.export_events import ExportedRank, exported_ranks
+from specanalyze.exports.new_files import NewFiles
 from specanalyze.exports.nvtxt import EarlierRankError, write_nvtxt
 from specanalyze.exports.perfetto import write_perfetto
 from specanalyze.formats.nsys_install import find
@@ -100,33 +100,6 @@ def refuse_name(to: str, output: Path, *, force: bool = False) -> None:
         raise UsageError(f"{output} exists: give another name, or --force to overwrite it")
 
 
-@contextlib.contextmanager
-def new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
-    """A file that gets its name when it is whole; compressed where the name ends in .gz.
-
-    Raises:
-        UsageError: it exists and ``force`` is false, or can't be written.
-    """
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists: give another name, or --force to overwrite it")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as plain:
-            if path.name.endswith(".gz"):
-                from isal import igzip
-
-                with igzip.GzipFile(filename="", fileobj=plain, mode="wb", compresslevel=2, mtime=0) as packed:  # type: ignore[no-untyped-call]
-                    yield cast(BinaryIO, packed)
-            else:
-                yield plain
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
 def _nsys(
     trace: Trace, output: Path, cycles: tuple[int, int] | None, phase_map: Mapping[str, str] | None, force: bool
 ) -> Exported:
@@ -140,7 +113,7 @@ def _nsys(
     title = ", ".join(Path(name).name for name in trace.name.split(", "))
     origin: int | None = None
     try:
-        with new_file(path, force) as file:
+        with NewFiles(force=force) as files, files.open(path) as file:
             while True:
                 try:
                     origin, done.events = write_nvtxt(file, title, exported_ranks(trace, phase_map, cycles), origin)
@@ -178,7 +151,7 @@ def _nsys(
 def _perfetto(
     trace: Trace, output: Path, cycles: tuple[int, int] | None, phase_map: Mapping[str, str] | None, force: bool
 ) -> Exported:
-    with new_file(output, force) as file:
+    with NewFiles(force=force) as files, files.open(output) as file:
         events = write_perfetto(file, exported_ranks(trace, phase_map, cycles))
     return Exported([output], events, ["open it at ui.perfetto.dev: it stays on your machine"])
 
@@ -199,16 +172,15 @@ def _chrome(
         raise UsageError(f"{taken[0]} exists: give another name, or --force to overwrite it")
     done = Exported(notes=[f"not kept by the format: {line}" for line in chrome.LEFT_OUT])
 
-    def write(rank: ExportedRank) -> None:
-        path = names[rank.trace.key]
-        with new_file(path, force) as file:
-            done.events += chrome.write_chrome(file, rank, trace.metadata)
-        done.files.append(path)
+    with NewFiles(force=force) as files:
 
-    for _ in map(
-        write, exported_ranks(trace, phase_map, cycles)
-    ):  # a loop variable would hold a rank while the next is read
-        pass
+        def write(rank: ExportedRank) -> None:
+            with files.open(names[rank.trace.key]) as file:
+                done.events += chrome.write_chrome(file, rank, trace.metadata)
+            done.files.append(names[rank.trace.key])
+
+        for _ in map(write, exported_ranks(trace, phase_map, cycles)):  # a loop variable would hold a rank longer
+            pass
     return done
 
 

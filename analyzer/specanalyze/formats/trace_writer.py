@@ -57,7 +57,7 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             _write(trace, file)
-        _name(temporary, path, force=force)
+        give_name(temporary, path, force=force)
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror or error}") from error
     finally:
@@ -65,8 +65,13 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _name(temporary: Path, path: Path, *, force: bool) -> None:
-    """Give a finished file its name; a file that appeared there meanwhile is not replaced without force."""
+def give_name(temporary: Path, path: Path, *, force: bool) -> None:
+    """Give a finished file its name; a file that appeared there meanwhile is not replaced without force.
+
+    Raises:
+        UsageError: there is one.
+        OSError: it can't have that name.
+    """
     if not force:
         try:
             os.link(temporary, path)
