@@ -448,4 +448,7 @@ def test_pieces_may_share_their_texts_or_have_others(changing: str) -> None:
     device, calls = rank.windows[0]
     assert rank.looks == [("a", "kernel", "x"), ("b", "kernel", "y"), ("b", "memset", None)]
     assert device.look.tolist() == [0, 1, 2] * 3
-    assert calls.graph.tolist() == [True, False] * 3
+    assert (
+        calls.start.tolist() == [3] * 3 + [9] * 3
+    )  # calls that have one id: by start, so that the outer one comes first
+    assert calls.graph.tolist() == [True] * 3 + [False] * 3

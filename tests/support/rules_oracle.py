@@ -52,6 +52,7 @@ class Call:
     order: int
     phase: str = "outside"
     activities: list[Activity] = field(default_factory=list)
+    again: bool = False  # a graph launch of which another row stands for the same call
 
 
 @dataclass
@@ -94,8 +95,14 @@ class Rank:
         self.spans = merged(self.spans)
         self.cut = cut_overruns(self.activities)
         calls: dict[int, Call] = {}
-        for call in self.calls:
+        for call in sorted(
+            self.calls, key=lambda c: (c.start, c.order)
+        ):  # the runtime's call before the driver's in it
             calls.setdefault(call.correlation, call)
+        graphs: dict[int, Call] = {}
+        for call in sorted(self.calls, key=lambda c: (c.start, c.order)):
+            if call.name in GRAPH_LAUNCHES:
+                call.again = graphs.setdefault(call.correlation, call) is not call
         for activity in self.activities:
             activity.call = calls.get(activity.correlation)
             if activity.call is not None:
@@ -284,7 +291,7 @@ def waits(ranks: Mapping[str, Rank]) -> dict[str, Any] | None:
     for phase in (*STRONG, *WEAK, "cycle"):
         replays = {
             key: sorted(
-                (c for c in rank.calls if c.name in GRAPH_LAUNCHES and c.phase == phase),
+                (c for c in rank.calls if c.name in GRAPH_LAUNCHES and c.phase == phase and not c.again),
                 key=lambda c: (c.start, c.order),
             )
             for key, rank in ranks.items()

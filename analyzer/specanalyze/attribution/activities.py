@@ -201,7 +201,7 @@ def join_activities(events: pl.DataFrame, ranges: Ranges) -> Activities:
     bucket, classified = classes.bucket, classes.classified
     subclass, subclasses = classes.subclass, classes.subclasses
 
-    calls = of_kind(events, ("launch",))
+    calls = _outer_first(of_kind(events, ("launch",)))
     call_start = integers(calls, "start_ns", 0)
     call_id = integers(calls, "correlation", -1)
     launch_of, used = _match(integers(valid, "correlation", -1), call_id, calls)
@@ -290,6 +290,14 @@ def _in_logits(placement: Placement) -> NDArray[np.bool_]:
     return np.array([m.subclass == LOGITS for m in placement.modules] + [False], dtype=bool)[placement.node_row]
 
 
+def _outer_first(calls: pl.DataFrame) -> pl.DataFrame:
+    """Launch calls in file order; by start where calls that have one id may lie in another: the outer one then comes first."""
+    ids, start = integers(calls, "correlation", -1), integers(calls, "start_ns", 0)
+    if bool((start[1:] >= start[:-1]).all()) or not again(ids, -1).any():
+        return calls
+    return calls[np.argsort(start, kind="stable")]
+
+
 def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tuple[Ints, Ints]:
     """Launch call of each activity.
 
@@ -300,7 +308,7 @@ def _match(correlation: Ints, call_correlation: Ints, calls: pl.DataFrame) -> tu
     ids, place = distinct(call_correlation[known])
     if not len(ids):
         return np.full(len(correlation), -1, dtype=np.int64), np.empty(0, dtype=np.int64)
-    # Of two calls with one id (never seen from one profiler) the earlier row counts.
+    # Of two calls with one id (the driver's inside the runtime's) the first one counts: see _outer_first.
     row = np.empty(len(ids), dtype=np.int64)
     row[place[::-1]] = known[::-1]
     at = places(ids, correlation)

@@ -64,7 +64,7 @@ class DeviceRows:
 
 @dataclass(frozen=True)
 class Calls:
-    """Launch calls, in file order.
+    """Launch calls, in file order; by start where two have one id, so that the outer one comes first.
 
     Attributes:
         start: ns.

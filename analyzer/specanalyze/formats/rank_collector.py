@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from specanalyze.attribution.activities import GRAPH_LAUNCH
-from specanalyze.columns import Ints, distinct
+from specanalyze.columns import Ints, again, distinct
 from specanalyze.formats.compact_rank import (
     COLLECTIVE_FACTS,
     MISSING,
@@ -30,6 +30,7 @@ from specanalyze.native.collect import (
     NEW_LOOK,
     NEW_STREAM,
     NEW_THREAD,
+    NO_ID,
     Batch,
     Column,
     Columns,
@@ -381,4 +382,8 @@ def _device(parts: _Parts, base_ns: int) -> DeviceRows:
 def _calls(parts: _Parts, base_ns: int) -> Calls:
     columns = parts.columns.calls()
     columns["start"] += base_ns
+    start, ids = columns["start"], columns["id"]
+    if bool((start[1:] < start[:-1]).any()) and again(ids, NO_ID).any():
+        order = np.argsort(start, kind="stable")
+        columns = {name: values[order] for name, values in columns.items()}
     return Calls(**columns)
