@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import story
 import traces
 
 from specanalyze.answers.bootstrap import Interval
@@ -283,3 +284,20 @@ def test_one_odd_cycle_in_ten_is_let_pass() -> None:
 )
 def test_how_few_untraced_cycles_stand_beside_is_said(cycles: int, said: str) -> None:
     assert beside(cycles, "speculative") == said
+
+
+def test_what_a_long_traced_cycle_makes_of_the_mean_is_in_the_bounds_of_idle_time() -> None:
+    """Its kernels lasted three times as long: taken from the untraced median, mean busy time left too little for idle."""
+    off = [0] * 120
+    off[60] = 2000
+    observer_ns = 1_000_000
+    shape = dataclasses.replace(story.sweep_recording(2, cycles=120, traced=20), windows=(50,), observer_ns=observer_ns)
+    trace = dataclasses.replace(shape, jitter=off).trace()
+    found = calibrate(break_down(trace).ranks[0], cycle_table(trace))
+    (host,) = found.cells.filter(pl.col("phase") == "draft", pl.col("bucket") == "host").to_dicts()
+    assert host["measured_ns"] == pytest.approx(observer_ns, rel=0.1)
+    gap = found.cells.filter(pl.col("phase") == "verify", pl.col("bucket") == "graph_gap").to_dicts()[0]
+    assert gap["low_ns"] <= gap["measured_ns"] <= gap["high_ns"]
+    assert found.untraced_ns is not None
+    assert found.bounds_ns is not None
+    assert (found.bounds_ns.high or 0) > (found.untraced_ns.high or 0) + observer_ns / 2

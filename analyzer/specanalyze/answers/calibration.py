@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from specanalyze.answers.alike_cycles import alike_cycles
 from specanalyze.answers.bootstrap import Interval
@@ -144,20 +146,29 @@ def calibrate(rank: RankBreakdown, cycles: pl.DataFrame) -> Calibration:
     sums, left_out = _without_broken(rank, within)
     if left_out == traced:
         return withheld("no traced cycle was recorded whole")
-    bounds = _with_noise_of_traced(control)
+    steps = within.filter(pl.col("step_ns") > 0).get_column("step_ns").to_numpy().astype(np.float64)
+    bounds = _with_noise_of_traced(control, steps)
     found = _calibrated(rank, sums, traced - left_out, bounds)
     return replace(
         found, traced_ns=control.traced_ns, untraced_ns=control.untraced_ns, control=control.words, bounds_ns=bounds
     )
 
 
-def _with_noise_of_traced(control: Control) -> Interval:
-    """The untraced cycle, its bounds no closer than those of how much longer the traced one is."""
+def _with_noise_of_traced(control: Control, steps: NDArray[np.float64]) -> Interval:
+    """The untraced cycle, its bounds no closer than those of how much longer the traced one is.
+
+    Busy time is a mean and the untraced cycle a median: what a few long traced cycles make of the mean may be busy time or idle.
+
+    Args:
+        control: of the cycles.
+        steps: ns of the traced ones.
+    """
     untraced, effect = control.untraced_ns, control.effect
     if effect is None or effect.low is None or effect.high is None or untraced.low is None or untraced.high is None:
         return untraced
     low, high = (untraced.value * (1 + effect.value - end) for end in (effect.high, effect.low))
-    return Interval(untraced.value, min(low, untraced.low), max(high, untraced.high))
+    skew = float(steps.mean() - np.median(steps))
+    return Interval(untraced.value, min(low, untraced.low) + min(skew, 0.0), max(high, untraced.high) + max(skew, 0.0))
 
 
 def _without_broken(rank: RankBreakdown, cycles: pl.DataFrame) -> tuple[Mapping[str, Mapping[str, int]], int]:
