@@ -239,3 +239,40 @@ def test_a_header_longer_than_what_is_read_first(tmp_path: Path) -> None:
     path.write_text(json.dumps(head)[:-1] + ', "traceEvents": [{"ph": "X", "name": "x", "ts": 1, "dur": 1}]}')
     assert path.stat().st_size > 400_000
     assert identify(path).file.rank == 3
+
+
+WHOLE = (
+    b'{"deviceProperties": [{"id": 0, "name": "H200"}], "distributedInfo": {"ranks": [0]}, "traceEvents": [\n'
+    b'{"ph": "X", "name": "a}],", "args": {"grid": [1, 1]}},\n{"ph": "X", "name": "b", "args": {}}\n], '
+    b'"memory": {"pools": [{"id": [0, 0]}], "name": "}]"}, "traceName": "x"}'
+)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 7])
+def test_a_text_cut_at_any_byte_ends_early(tmp_path: Path, chunk_bytes: int) -> None:
+    """In front of the events, inside and behind them: never no trace, never whole, never another fault."""
+    path = tmp_path / "t.json"
+    for end in range(len(WHOLE)):
+        path.write_bytes(WHOLE[:end])
+        with pytest.raises(TraceError, match=r"^t\.json (ends early|is empty: the file ends early)"):
+            read(path, chunk_bytes)
+    path.write_bytes(WHOLE)
+    assert [event["name"] for event in read(path, chunk_bytes)[0]] == ["a}],", "b"]
+
+
+def test_zero_bytes_in_place_of_text_are_an_early_end(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(b"\0" * 4096)
+    with pytest.raises(TraceError, match=r"^t\.json holds nothing but zero bytes: the file ends early"):
+        read(path)
+
+
+@pytest.mark.parametrize("behind", [b",]}", b', \n ], "traceName": 1}', b",\n]"])
+def test_a_comma_behind_the_last_event_is_told(tmp_path: Path, behind: bytes) -> None:
+    path = tmp_path / "t.json"
+    start = b"[" if behind.endswith(b"]") else b'{"traceEvents": ['
+    for events in (b'{"name": "a"}', b'{"name": "a"}, {"name": "b"}'):
+        path.write_bytes(start + events + behind)
+        found, text = read(path)
+        assert len(found) == events.count(b"name")
+        assert text.repairs == {"comma": 1}
