@@ -658,3 +658,11 @@ def test_a_range_that_is_overlooked_is_said_once() -> None:
         carried.sources[0].read()
     (line,) = carried.warnings
     assert "my_verify_step" in line
+
+
+def test_one_stream_id_on_two_devices_is_two_streams() -> None:
+    kernels = [traces.kernel(ADD, 10, 11, 9), {**traces.kernel(GEMM, 12, 13, 9), "device": 1}]
+    maps = [node(0, place, "", "") | {"name": name} for place, name in enumerate((ADD, GEMM))]
+    rows = [traces.phase("spec.verify", 0, 5), traces.launch("cudaGraphLaunch", 1, 9), *kernels, *maps]
+    (rank,) = break_down(traces.trace(traces.rank_trace(rows))).ranks
+    assert (rank.node_map["placed"], rank.node_map["by_stream"]) == (1, 1)

@@ -96,7 +96,7 @@ def place(
     order = in_replay[np.lexsort((in_replay, start[in_replay], launch[in_replay]))]
     bounds = np.flatnonzero(np.diff(launch[order], prepend=-1, append=-1))
     fits = Fits(nodes, looks)
-    stream = distinct(integers(rows, "stream", -1))[1]
+    stream = _streams(rows)
     found_replays = place_replays(fits, order, bounds, graph_id[order[bounds[:-1]]], look, stream)
     result.by_stream, result.unsure = found_replays.by_stream, found_replays.unsure
     for low, high, number in zip(
@@ -112,6 +112,12 @@ def place(
         else:
             result.other_count += 1
     return result
+
+
+def _streams(rows: pl.DataFrame) -> Ints:
+    """Number of each row's stream; one id on two devices is two streams."""
+    streams, stream = distinct(integers(rows, "stream", -1))
+    return distinct(integers(rows, "device", 0))[1] * max(1, len(streams)) + stream
 
 
 @dataclass(frozen=True)
