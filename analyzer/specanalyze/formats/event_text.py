@@ -395,7 +395,7 @@ class EventText(Generic[T]):
         )
 
     def _cut_short(self, size: int) -> TraceError:
-        why = self._source.early_end or f"the text stops inside the events after {size} bytes"
+        why = self._source.early_end or f"its text stops after {size} bytes"
         return TraceError(
             f"{self._name} ends early ({why}): the profiled process was probably killed while writing; "
             "record again, or read what is whole with --salvage"
