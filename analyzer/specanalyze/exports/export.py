@@ -175,6 +175,8 @@ def _chrome(
     with NewFiles(force=force) as files:
 
         def write(rank: ExportedRank) -> None:
+            if rank.trace.rank < 0:
+                done.notes.append(_without_rank(names[rank.trace.key].name, rank.label, several=several))
             with files.open(names[rank.trace.key]) as file:
                 done.events += chrome.write_chrome(file, rank, trace.metadata)
             done.files.append(names[rank.trace.key])
@@ -182,6 +184,12 @@ def _chrome(
         for _ in map(write, exported_ranks(trace, phase_map, cycles)):  # a loop variable would hold a rank longer
             pass
     return done
+
+
+def _without_rank(file: str, label: str, *, several: bool) -> str:
+    """What an import makes of a process whose rank nothing tells."""
+    alone = ", which it can do for one of these files at a time" if several else ""
+    return f"not kept by the format: that {file} is {label}, of no known rank: an import takes it as rank 0{alone}"
 
 
 def _rank_part(key: str) -> str:
