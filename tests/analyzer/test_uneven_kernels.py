@@ -485,6 +485,18 @@ def test_instances_of_a_phase_are_averaged_over_the_ranks_that_have_any() -> Non
     assert found == {"verify": 350.0, "draft": 100.0}
 
 
+def test_an_instance_that_a_window_cuts_is_not_averaged() -> None:
+    rows = [traces.phase("spec.verify", 1000 * n, 1000 * n + end) for n, end in enumerate((100, 300, 500))]
+    for start in (0, 1000, 2000):
+        rows += [traces.launch("cudaLaunchKernel", start + 1, start), traces.kernel("x", start + 5, start + 6, start)]
+    found = break_down(traces.trace(traces.rank_trace(rows)))
+    whole = [False, True, True]
+    cut = found.ranks[0].phase_instances.with_columns(complete=pl.Series(whole))
+    assert cut.height == len(whole)
+    assert phase_instance_ns(found) == {"verify": 300.0}
+    assert phase_instance_ns(replace(found, ranks=[replace(found.ranks[0], phase_instances=cut)])) == {"verify": 400.0}
+
+
 # ---- by module, or by name
 
 
