@@ -660,6 +660,23 @@ def test_a_range_that_is_overlooked_is_said_once() -> None:
     assert "my_verify_step" in line
 
 
+def test_a_copy_is_one_whatever_its_name_says() -> None:
+    """Placed as the node that is left, it keeps it when its row carries the node's ids."""
+    maps = [node(0, 0, "m.qkv_proj", "QKVParallelLinear") | {"node_type": "memset"}, node(0, 1, "m.norm", "RMSNorm")]
+    rows = [
+        traces.phase("spec.verify", 0, 5),
+        traces.launch("cudaGraphLaunch", 1, 9),
+        traces.kernel("fused_moe_kernel", 10, 11, 9, kind="memset"),
+        traces.kernel(ADD, 12, 13, 9, graph_id=0, node=1),
+    ]
+    trace = traces.trace(traces.rank_trace([*rows, *maps]))
+    carried = with_nodes(trace)
+    assert next(carried.ranks()).events.get_column("node").to_list()[2:4] == [0, 1]
+    found = [break_down(one).ranks[0].node_map for one in (trace, carried)]
+    assert found[0] == found[1]
+    assert (found[0]["by_id"], found[0]["other_names"]) == (1, 0)
+
+
 def test_one_stream_id_on_two_devices_is_two_streams() -> None:
     kernels = [traces.kernel(ADD, 10, 11, 9), {**traces.kernel(GEMM, 12, 13, 9), "device": 1}]
     maps = [node(0, place, "", "") | {"name": name} for place, name in enumerate((ADD, GEMM))]

@@ -80,7 +80,7 @@ _captured = st.lists(
     min_size=1,
     max_size=5,
 )
-_change = st.sampled_from(["", "", "", "", "lost", "renamed", "turned"])
+_change = st.sampled_from(["", "", "", "", "lost", "cut", "renamed", "turned", "devices"])
 _names_ids = st.sampled_from(["order", "graph", "ids", "ids", "other graph"])
 _replays = st.lists(
     st.tuples(st.integers(0, 2), _change, _names_ids, st.integers(0, 90), st.integers(0, 4), st.booleans()),
@@ -91,7 +91,8 @@ _replays = st.lists(
 
 @st.composite
 def some_replays(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Rows of a rank with captured graphs: their nodes, and replays of them that lack, rename or turn round some of their activities."""
+    """Rows of a rank with captured graphs: their nodes, and replays of them that lack, rename or turn round some of their activities, or
+    run on two devices."""
     graphs = draw(st.lists(_captured, min_size=1, max_size=3))
     rows: list[dict[str, Any]] = []
     for number, captured in enumerate(graphs):
@@ -116,6 +117,8 @@ def some_replays(draw: st.DrawFn) -> list[dict[str, Any]]:
         shown = [(i, kind, name) for i, (kind, name, *_) in enumerate(graphs[graph]) if kind != "event_record"]
         if change == "lost":
             shown = shown[1:]
+        elif change == "cut":
+            shown = shown[:-1]
         elif change == "turned":
             shown = shown[::-1]
         if known:
@@ -125,5 +128,6 @@ def some_replays(draw: st.DrawFn) -> list[dict[str, Any]]:
             ids = {"graph_id": graph if tells in ("graph", "ids") else 7} if tells != "order" else {}
             ids |= {"node": ordinal} if tells == "ids" else {}
             name = "another" if change == "renamed" and not place else name
-            rows.append(traces.kernel(name, start, start + 3, 100 + number, stream=7 + place % 2, kind=kind, **ids))
+            row = traces.kernel(name, start, start + 3, 100 + number, stream=7 + place % 2, kind=kind, **ids)
+            rows.append({**row, "device": place // 2 % 2 if change == "devices" else 0})
     return rows

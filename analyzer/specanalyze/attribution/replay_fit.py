@@ -192,8 +192,8 @@ def agrees(node_kind: str, node_name: str | None, module: ModuleClass, kind: str
         return False
     if node_name is not None and node_kind == kind == "kernel":
         return node_name == name
-    if sign is None or module.bucket is None:
-        return True
+    if kind != "kernel" or sign is None or module.bucket is None:
+        return True  # a copy is one whatever its name says
     if sign == "communication":
         return module.subclass not in NO_COLLECTIVE_IN
     if sign == "gemm":
