@@ -28,6 +28,7 @@ def test_the_slope_and_the_ends() -> None:
     assert found.slope.low is not None
     assert found.slope.high is not None
     assert found.slope.low < 1.5 < found.slope.high
+    assert found.mean_place == 64 + 2 * 149.5
     assert found.first == pytest.approx((64 + 2 * 9, 1000 + 3 * 9), rel=0.02)
     assert found.last == pytest.approx((64 + 2 * 290, 1000 + 3 * 290), rel=0.02)
     assert found.share == pytest.approx(1870 / 1027 - 1, abs=0.04)
