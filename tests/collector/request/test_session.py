@@ -83,7 +83,7 @@ def test_one_request_becomes_a_trace(server: Server, tmp_path: Path, api: str, c
     assert session.summary["tokens_per_chunk"] == (2 if counts else None)
     assert (session.summary["token_gap_ms"] is not None) is counts
     gap = session.summary["chunk_gap_ms"]
-    assert 1.5 < gap["p50"] <= gap["p90"] <= gap["p99"]
+    assert 0 < gap["p50"] <= gap["p90"] <= gap["p99"]
     table = pq.read_table(session.merged.path)
     client = table.filter(pc.equal(table["name"], "client.request")).to_pylist()
     assert [(r["kind"], r["prompt_tokens"], r["completion_tokens"], r["rank"]) for r in client] == [
