@@ -18,8 +18,8 @@ from specanalyze.answers.environment import PARALLEL_SIZES, argument
 from specanalyze.answers.environment_check import check_environment
 from specanalyze.answers.line_fit import fit_lines
 from specanalyze.answers.measured import Measured, measure_each
+from specanalyze.answers.medians import FEWEST_AT_99, resampled_medians
 from specanalyze.answers.medians import RESAMPLES as MEDIAN_RESAMPLES
-from specanalyze.answers.medians import resampled_medians
 from specanalyze.answers.neighbours import FEW
 from specanalyze.answers.recording_warnings import recording_warnings
 from specanalyze.answers.sweep_predictions import no_predictions, predictions_of
@@ -253,7 +253,7 @@ def _speeds(m: Measured, steps: Floats) -> Floats | None:
     """Resampled tok/s: mean tokens over the median of the cycles."""
     tokens = m.tokens_per_cycle
     known = m.decoding().filter(pl.col("rank") == m.counted[0]).get_column("tokens").drop_nulls()
-    if not tokens or not known.sum() or known.len() < 2 or len(steps) < 2:
+    if not tokens or not known.sum() or known.len() < 2 or len(steps) < FEWEST_AT_99:
         return None
     drawn = resampled_means(known.to_numpy().astype(np.float64)[:, None], MEDIAN_RESAMPLES)[:, 0]
     speeds = drawn * (tokens / float(known.cast(pl.Float64).mean())) / resampled_medians(steps, SEED + 1) * 1e9  # type: ignore[arg-type]
