@@ -50,6 +50,7 @@ def draw(result: WhatIf) -> None:
     said = f"cycle now: median of {clock} cycles; phases and buckets: means of traced ones" + (
         ", idle time scaled" if result.untraced else ""
     )
+    said += "; bounds of the cycle hold its own noise, too, which the change below does not have"
     out.print(table(_names(result)[0], columns, rows, caption=said))
     out.print()
     moved = result.table.filter(pl.col("change_ns").abs() >= _MOVED_NS)
