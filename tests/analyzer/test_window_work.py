@@ -31,7 +31,7 @@ from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.cycles import cycle_table
 from specanalyze.attribution.host_rows import host_rows
 from specanalyze.attribution.ranges import PHASE_CODE
-from specanalyze.attribution.rank_result import ReadRank, read_rank
+from specanalyze.attribution.rank_result import ReadRank, rank_result, read_rank
 from specanalyze.attribution.window_marks import analysed_marks
 from specanalyze.attribution.window_work import WindowWork
 from specanalyze.columns import of_kind
@@ -144,6 +144,22 @@ def test_without_nodes_and_ranges_nothing_is_placed_and_nothing_exposed(compactl
     assert alone.call.tolist() == [-1] * 3
     assert alone.phase.tolist() == [PHASE_CODE["unattributed"]] * 3
     assert not alone.in_graph.any()
+
+
+@pytest.mark.parametrize("compactly", [True, False])
+def test_communication_and_activities_are_kept_where_they_are_asked_for(compactly: bool) -> None:
+    source, trace = both_sources(traces.events(two_cycles()), 1)
+    if not compactly:
+        source = RankSource("0", "a test", source.read)
+    read: ReadRank[None] = read_rank(source, trace)
+    assert (read.talks, read.communication, read.looked) == ({}, None, [])
+    asked: ReadRank[int] = read_rank(source, trace, talks=True, look=len)
+    assert asked.looked == [2]
+    assert len(asked.talks) == 1
+    assert asked.communication is not None
+    result = rank_result(source, trace, talks=False)
+    assert (result.communication, result.warnings) == (None, [])
+    assert rank_result(source, trace).communication is not None
 
 
 Ends = list[tuple[int, int]]
