@@ -16,9 +16,10 @@ pytest.importorskip("vl_convert", reason="the report needs altair, vl-convert-py
 
 from specanalyze.cli import run
 from specanalyze.formats.load import open_trace
-from specanalyze.report.breakdown_bars import SLICES
+from specanalyze.report.breakdown_bars import SLICES, breakdown_section
 from specanalyze.report.page import Report, build_report
 from specanalyze.report.palette import shown_as
+from specanalyze.report.recorded import record
 from specanalyze.report.section import Figure, Section
 from specschema.figures import change, percent, signed
 
@@ -235,3 +236,15 @@ def test_environment(page: Report, ask: Ask) -> None:
     for name, value in answer.get("variables", {}).items():
         if name in told:
             assert told[name] == value
+
+
+def test_no_word_of_an_estimate_that_is_withheld() -> None:
+    """Replays without records make busy time look idle, so nothing was scaled; the note told of the estimate all the same."""
+    trace = open_trace([SAMPLES / "sglang_tp4_mla61_eagle3_steps2.parquet"])
+    drawn = breakdown_section([record(trace, "of 61 layers")])
+    (note,) = [line for line in drawn.notes if line.startswith("of 61 layers")]
+    assert "observing changed the cycle by" in note
+    assert note.endswith("no calibrated times: graph replays without device records make busy time look idle.")
+    assert "the estimate" not in note
+    whole = breakdown_section([record(open_trace([SAMPLES / "sglang_tp2_plain.parquet"]), "plain")])
+    assert "the estimate scales them together" in " ".join(whole.notes)

@@ -375,6 +375,15 @@ def test_commands_in_messages_stand_out(browser: Any, eagle: Path) -> None:
     assert browser.find_elements(By.CSS_SELECTOR, "#findings code") != []
 
 
+def test_options_stay_on_one_line(browser: Any, tmp_path: Path) -> None:
+    """``(--`` ended a line and ``scheduler-recv-interval`` began the next one."""
+    show(browser, page(tmp_path, story.first_recording(control=False)), width=390)
+    options = "return [...document.querySelectorAll('.option')].map(o => [o.textContent, o.getClientRects().length])"
+    shown = browser.execute_script(options)
+    assert ["--baseline", 1] in shown
+    assert [name for name, lines in shown if lines != 1 or not name.startswith("--")] == []
+
+
 @pytest.mark.parametrize("width", [390, 820])
 def test_fits_narrow_screens(browser: Any, eagle: Path, width: int) -> None:
     show(browser, eagle, width=width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import altair as alt
@@ -63,6 +63,7 @@ def breakdown_section(recordings: Sequence[Recorded]) -> Section:
         if not any(rank.device_ns for rank in recorded.ranks):
             missing.append(f"{recorded.label}: {NO_DEVICE_WORK}")
             continue
+        withheld: dict[str, list[str]] = {}
         for rank in recorded.ranks:
             means = _means(rank, phase)
             name = f"{recorded.label} · rank {rank.key}"
@@ -71,11 +72,13 @@ def breakdown_section(recordings: Sequence[Recorded]) -> Section:
                 continue
             calibration = calibrate(rank, recorded.phases.cycles)
             estimate = _estimate(means, calibration)
+            if calibration.reason is not None:
+                withheld.setdefault(calibration.reason.removeprefix(f"rank {rank.key}: "), []).append(rank.key)
             drawn += _bar(f"{name} ({phase})", means, measured=True)
             if estimate is not None and len(recorded.ranks) <= MOST_ESTIMATES:
                 drawn += _bar(f"{name} (untraced, estimate)", estimate, measured=False)
             cells += _cells(name, phase, means, estimate)
-        notes += _distortion(recorded)
+        notes += _distortion(recorded, withheld)
     columns = [
         ("rank", False),
         ("phase", False),
@@ -176,8 +179,8 @@ def _chart(frame: pl.DataFrame) -> dict[str, Any]:
     return specification(stacked + totals)
 
 
-def _distortion(recorded: Recorded) -> list[str]:
-    """Rule D6: no idle figure without what observing cost."""
+def _distortion(recorded: Recorded, withheld: Mapping[str, Sequence[str]]) -> list[str]:
+    """Rule D6: no idle figure without what observing cost; no word of an estimate that is withheld, but the reasons why."""
     effect = recorded.overhead.effect if recorded.overhead else None
     if effect is None:
         reason = recorded.why.get("overhead", "it has no untraced cycles to tell by how much")
@@ -188,6 +191,11 @@ def _distortion(recorded: Recorded) -> list[str]:
     known = effect.low is not None and effect.high is not None
     bounds = f" ({change(effect.low)} to {change(effect.high)})" if known else ""
     estimate = "the estimate scales them together until the cycle equals the untraced one."
+    without = {key for ranks in withheld.values() for key in ranks}
+    if without:
+        some = len(without) < len(recorded.ranks)
+        why = "; ".join(f"rank {', '.join(ranks)}: {reason}" if some else reason for reason, ranks in withheld.items())
+        estimate = f"{estimate} {why}." if some else f"{why}."
     if known and not effect.excludes_zero:
         return [
             f"{recorded.label}: observing changed the cycle by {change(effect.value)}{bounds}: no more than noise. What it changes is gaps, "

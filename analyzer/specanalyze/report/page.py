@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -232,9 +233,13 @@ def _short(names: Mapping[str, str], text: str) -> str:
     return text
 
 
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]{1,32}(?![\w-])")
+"""``--speculative-num-steps``: a browser would break it after its hyphens, and nobody could copy it."""
+
+
 def _prose(text: str) -> Markup:
-    """Text of a message: what stands between backticks is a command or a value, and everything is escaped."""
-    parts = [escape(part) for part in text.split("`")]
+    """Text of a message: what stands between backticks is a command or a value, options stay on one line, everything is escaped."""
+    parts = [Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(part)))) for part in text.split("`")]
     if len(parts) % 2 == 0:  # a lone backtick is a backtick
         return Markup("`").join(parts)
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))

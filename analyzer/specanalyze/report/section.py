@@ -28,7 +28,9 @@ class Table:
 
 
 def table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]], whole: str = "") -> Table:
-    """A table of at most MOST_ROWS rows."""
+    """A table of at most MOST_ROWS rows; a column without a header would have no name for who cannot see it."""
+    if not all(header for header, _ in columns):
+        raise ValueError("every column of a report's table needs a header")
     shown = [list(row) for row in rows[:MOST_ROWS]]
     return Table(tuple(columns), shown, max(len(rows) - MOST_ROWS, 0), whole)
 

@@ -167,7 +167,7 @@ def _speed(result: Sweep, points: pl.DataFrame) -> Figure:
         [r["x"], r["how"], f"{r['tok_s']:.2f}", "–" if r["low"] is None else f"{r['low']:.2f} to {r['high']:.2f}"]
         for r in frame.iter_rows(named=True)
     ]
-    columns = [(result.over.replace("_", " "), True), ("", False), ("tok/s", True), ("bounds", True)]
+    columns = [(result.over.replace("_", " "), True), ("how", False), ("tok/s", True), ("bounds", True)]
     return Figure(
         "Speed over the setting",
         "Points: tok/s measured, with bounds, and predicted for every step count.",
