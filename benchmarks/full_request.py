@@ -93,7 +93,7 @@ def _table(rows: Any) -> Any:
 
 
 def commands(trace: Path, again: Path, folder: Path) -> Mapping[str, Sequence[str | Path]]:
-    """Every command that analyses a recording, in one process each.
+    """Every command that analyses a recording or writes it anew, in one process each (exports take up to 4 GB of the folder).
 
     Args:
         trace, again: the recording, under two names.
@@ -120,6 +120,11 @@ def commands(trace: Path, again: Path, folder: Path) -> Mapping[str, Sequence[st
             *("export", trace, "--to", "perfetto", "--cycles", "100:150"),
             *("-o", folder / "export.pftrace", "--force"),
         ),
+        "export --to perfetto": ("export", trace, "--to", "perfetto", "-o", folder / "export.pftrace", "--force"),
+        "export --to chrome": ("export", trace, "--to", "chrome", "-o", folder / "export.json.gz", "--force"),
+        "export --to nsys": ("export", trace, "--to", "nsys", "-o", folder / "export.nvtxt", "--force"),
+        "import": ("import", trace, "-o", folder / "import.parquet", "--force"),
+        "redact": ("redact", trace, "-o", folder / "redact.parquet", "--force"),
     }
 
 
