@@ -86,9 +86,8 @@ def cut_off(ranges: Ranges, rows: WindowRows) -> NDArray[np.bool_]:
         return found
     edges = _at_edges(rows)
     calls = {call for call, _, _ in edges}
-    phase = np.append(ranges.phase, -1)[rows.call_range]
     for call, mine, is_last in edges:  # at most two turns a stream
-        if not found[rows.call_range[call]] and _lacks(rows, phase, calls, call, mine, is_last=is_last):
+        if not found[rows.call_range[call]] and _lacks(rows, ranges, calls, call, mine, is_last=is_last):
             found[rows.call_range[call]] = True
     return found | _behind(ranges, rows)
 
@@ -103,7 +102,7 @@ def _behind(ranges: Ranges, rows: WindowRows) -> NDArray[np.bool_]:
     has[rows.call_range[inside & called]] = True
     replays[rows.replay_range[rows.replay_range >= 0]] = True
     works = np.isin(ranges.phase, np.intersect1d(ranges.phase[has], _LEAF))
-    last = int(rows.call_start[called].max())
+    last = int(rows.call_start.max(where=called, initial=np.iinfo(np.int64).min))
     untold = np.flatnonzero(rows.call < 0)  # work of whoever launched it
     if len(untold):
         last = max(last, int(rows.start[untold[-1]]))
@@ -133,15 +132,16 @@ def _at_edges(rows: WindowRows) -> list[tuple[int, Ints, bool]]:
     return found
 
 
-def _lacks(rows: WindowRows, phase: Array, edges: set[int], call: int, mine: Ints, *, is_last: bool) -> bool:
+def _lacks(rows: WindowRows, ranges: Ranges, edges: set[int], call: int, mine: Ints, *, is_last: bool) -> bool:
     """Whether a replay at an edge has fewer activities than its graph."""
     if len(rows.node):
         node = rows.node[mine]
         nodes = rows.graph_nodes[node[node >= 0]]
         if nodes.any():
             return len(mine) < int(nodes.max())
-    alike = np.flatnonzero(rows.call_graph & (phase == phase[call]) & (rows.call_rows >= len(mine)))
-    alike = alike[alike != call]
+    phase = np.append(ranges.phase, -1)  # the last is that of no range
+    alike = np.flatnonzero(rows.call_graph & (rows.call_rows >= len(mine)))
+    alike = alike[(phase[rows.call_range[alike]] == phase[rows.call_range[call]]) & (alike != call)]
     if not len(alike) or int(rows.call_rows[alike].max()) == len(mine):
         return False
     near = alike[np.argsort(np.abs(rows.call_start[alike] - rows.call_start[call]), kind="stable")]
