@@ -162,6 +162,22 @@ def test_communication_and_activities_are_kept_where_they_are_asked_for(compactl
     assert rank_result(source, trace).communication is not None
 
 
+def test_a_rank_whose_eager_modules_are_told_is_read_whole() -> None:
+    """Narrow columns have no room for the module of each launch call."""
+    path = "model.layers.0.mlp.gate"
+    rows = [
+        traces.phase("spec.verify", 0, 100),
+        traces.phase(f"spec.module {path}", 5, 20, module=path, module_class="Linear"),
+        traces.launch("cudaLaunchKernel", 10, 1),
+        traces.kernel("unknown", 30, 50, 1),
+    ]
+    source, trace = both_sources(traces.events(rows), 1)
+    read: ReadRank[WindowWork] = read_rank(source, trace, look=lambda work: work)
+    (work,) = read.looked
+    assert work.classified.tolist() == [True]
+    assert read.rank.events.filter(kind="kernel").height == 1
+
+
 Ends = list[tuple[int, int]]
 
 
