@@ -33,7 +33,7 @@ from specanalyze.attribution.host_rows import host_rows
 from specanalyze.attribution.ranges import PHASE_CODE
 from specanalyze.attribution.rank_result import ReadRank, rank_result, read_rank
 from specanalyze.attribution.window_marks import analysed_marks
-from specanalyze.attribution.window_work import WindowWork
+from specanalyze.attribution.window_work import WindowWork, analysed_work
 from specanalyze.columns import of_kind
 from specanalyze.formats.event_frame import table
 from specanalyze.formats.load import open_trace
@@ -372,3 +372,9 @@ def test_marks_may_lie_before_behind_and_on_the_edges_of_the_window() -> None:
     assert marks.range_end.tolist() == [40]
     assert marks.other_before(np.array([63, 0, 500])).tolist() == [13, 0, 30]
     assert analysed_marks(window, window.partition, instants[:0]).before.tolist() == []
+
+
+def test_ranges_are_whole_unless_it_is_told_which_are() -> None:
+    (window,) = analyse_rank(traces.rank_trace([row for row in one_window() if row["kind"] != "node"])).windows
+    assert analysed_work(window).whole.tolist() == [True, True]
+    assert analysed_work(window, np.array([False])).whole.tolist() == [False, True]
