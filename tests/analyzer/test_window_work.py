@@ -378,3 +378,11 @@ def test_ranges_are_whole_unless_it_is_told_which_are() -> None:
     (window,) = analyse_rank(traces.rank_trace([row for row in one_window() if row["kind"] != "node"])).windows
     assert analysed_work(window).whole.tolist() == [True, True]
     assert analysed_work(window, np.array([False])).whole.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("compactly", [True, False])
+def test_a_window_without_activities_has_columns_without_rows(compactly: bool) -> None:
+    work = work_of([traces.phase("spec.verify", 0, 100), traces.launch("cudaLaunchKernel", 10, 1)], compactly=compactly)
+    columns = ("length", "exposed", "gap", "gap_range", "name", "bucket", "phase", "subclass", "classified", "range")
+    assert [len(getattr(work, column)) for column in (*columns, "call", "node", "in_graph")] == [0] * 13
+    assert len(work) == 0
