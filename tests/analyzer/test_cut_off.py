@@ -20,6 +20,7 @@ from specanalyze.answers.kernels import kernels
 from specanalyze.answers.layers import layers
 from specanalyze.answers.measured import measure
 from specanalyze.answers.phases_report import phase_report, phases_frame
+from specanalyze.attribution import cut_off as module
 from specanalyze.attribution.analysis import analyse_rank
 from specanalyze.attribution.cycles import cycle_table
 from specanalyze.attribution.instances import instance_table
@@ -384,3 +385,11 @@ def test_calibrated_times_are_of_whole_cycles() -> None:
         cell = found.cells.filter(pl.col("phase") == "decode", pl.col("bucket") == bucket)
         assert cell["measured_ns"].item() == pytest.approx(whole[bucket].mean())
     assert found.measured_ns == pytest.approx(found.cells["measured_ns"].sum())
+
+
+def test_the_outermost_rows_of_streams_may_lie_slices_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLICE", 2)
+    rows = [*eager(0, "draft", stream=9), *replay(1, WHOLE), *replay(2, WHOLE, streams=(7, 8)), *replay(3, WHOLE[:2])]
+    assert cut(*rows) == [("verify", 300, True, False)]
+    assert cut(*rows, *eager(4, "draft", stream=9)) == [("verify", 300, True, False)]
+    assert cut(*rows, *eager(4, "draft", stream=7)) == []

@@ -112,15 +112,10 @@ def _behind(ranges: Ranges, rows: WindowRows) -> NDArray[np.bool_]:
 
 def _at_edges(rows: WindowRows) -> list[tuple[int, Ints, bool]]:
     """Replays that have the first or the last row of each of their streams: call, its rows, whether the last ones."""
-    streams = int(rows.stream.max()) + 1
-    first, last = np.full(streams, -1, dtype=np.int64), np.full(streams, -1, dtype=np.int64)
-    for low in range(0, len(rows.stream), _SLICE):  # of rows of one stream the last to be written stays
-        part = rows.stream[low : low + _SLICE]
-        last[part] = np.arange(low, low + len(part))
-    for low in reversed(range(0, len(rows.stream), _SLICE)):
-        part = rows.stream[low : low + _SLICE]
-        first[part[::-1]] = np.arange(low + len(part) - 1, low - 1, -1)
+    slices = range(0, len(rows.stream), _SLICE)
     found = []
+    first = _outermost(rows.stream, slices, step=-1)
+    last = _outermost(rows.stream, slices[::-1], step=1)
     for edge in (first, last):
         holder = np.where(edge >= 0, rows.call[edge], -1)
         for call in np.unique(holder[holder >= 0]).tolist():
@@ -129,6 +124,21 @@ def _at_edges(rows: WindowRows) -> list[tuple[int, Ints, bool]]:
             mine = np.flatnonzero(rows.call == call)
             if (holder[rows.stream[mine]] == call).all():
                 found.append((call, mine, edge is last))
+    return found
+
+
+def _outermost(stream: Array, slices: range, *, step: int) -> Ints:
+    """The first row of each stream (step -1, slices from the front) or its last one (1, from the back); -1 of a stream without rows."""
+    found = np.full(int(stream.max()) + 1, -1, dtype=np.int64)
+    for low in slices:
+        part = stream[low : low + _SLICE]
+        here = np.full(len(found), -1, dtype=np.int64)
+        here[part[::step]] = np.arange(low, low + len(part))[
+            ::step
+        ]  # of rows of one stream the last to be written stays
+        found = np.where(found < 0, here, found)
+        if found.min() >= 0:
+            break
     return found
 
 
