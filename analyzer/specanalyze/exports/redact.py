@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -149,22 +149,30 @@ def _rank(rank: RankTrace, redaction: Redaction) -> RankTrace:
         changed = {name: redaction.request(name) for name in ids}
         requests = pl.element().replace_strict(changed, default=None, return_dtype=pl.String)
         events = events.with_columns(pl.col("request_ids").list.eval(requests))
-    kind = events["kind"].cast(pl.String)
-    given = ~kind.is_in(_OWN_WORDS)
-    names = events["name"].cast(pl.String)
-    distinct = names.filter(given).unique(maintain_order=True).drop_nulls().to_list()
-    people = {name: redaction.text(name) for name in distinct}
-    name = pl.when(given).then(pl.col("name").replace(people)).otherwise("name")
-    events = events.with_columns(pl.col("name").cast(pl.String)).with_columns(
-        pl.when(kind == "request").then(pl.lit("request")).otherwise(name).alias("name")
-    )
+    # Texts are looked at once each; a column in which none changes stays the dictionary that it is.
+    given = ~pl.col("kind").cast(pl.String).is_in(_OWN_WORDS)
+    distinct = events.lazy().filter(given).select(pl.col("name").unique(maintain_order=True)).collect()
+    people = _changed(distinct.get_column("name"), redaction.text)
+    if people:
+        names = pl.col("name").cast(pl.String)
+        events = events.with_columns(pl.when(given).then(names.replace(people)).otherwise(names).alias("name"))
+    request = pl.col("kind").cast(pl.String) == "request"
+    if events.select(request.any()).item():
+        named = pl.when(request).then(pl.lit("request")).otherwise(pl.col("name").cast(pl.String))
+        events = events.with_columns(named.alias("name"))
     for column in ("group", "module", "module_class", "op", "dtype", "node_type"):
         if column in events.columns:
             change = redaction.group if column == "group" else redaction.text
-            texts = events[column].cast(pl.String)
-            words = {text: change(text) for text in texts.unique(maintain_order=True).drop_nulls().to_list()}
-            events = events.with_columns(texts.replace(words).alias(column))
+            words = _changed(events.get_column(column).unique(maintain_order=True), change)
+            if words:
+                events = events.with_columns(pl.col(column).cast(pl.String).replace(words))
     return replace(rank, events=events, source="trace", host=redaction.host(rank.host))
+
+
+def _changed(texts: pl.Series, change: Callable[[str], str | None]) -> dict[str, str | None]:
+    """Those of some texts that are to be others."""
+    changed = {text: change(text) for text in texts.cast(pl.String).drop_nulls().to_list()}
+    return {text: other for text, other in changed.items() if other != text}
 
 
 def _section(value: Any, name: str, redaction: Redaction) -> Any:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from specanalyze.formats.event_frame import DTYPES
+from specanalyze.native.heap import give_back
 from specanalyze.trace import RankTrace, Trace
 from specschema import metadata
 from specschema.errors import UsageError
@@ -101,22 +102,26 @@ def _write(trace: Trace, file: Any) -> None:
             **dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
         },
     ) as writer:
-        for rank in trace.ranks():
+
+        def write(rank: RankTrace) -> dict[str, Any]:
+            nonlocal groups
             first = groups
             for rows in _pieces(rank):
                 writer.write_table(rows, row_group_size=max(1, rows.num_rows))
                 groups += 1
-            entries.append(
-                {
-                    **known.get(rank.key, {}),
-                    "key": rank.key,
-                    "rank": rank.rank,
-                    "host": _hashed(rank.host),
-                    "device": rank.device,
-                    "world_size": rank.world_size,
-                    "row_groups": [first, groups - first],
-                }
-            )
+            return {
+                **known.get(rank.key, {}),
+                "key": rank.key,
+                "rank": rank.rank,
+                "host": _hashed(rank.host),
+                "device": rank.device,
+                "world_size": rank.world_size,
+                "row_groups": [first, groups - first],
+            }
+
+        for entry in map(write, trace.ranks()):  # a loop variable would hold a rank while the next one is read
+            entries.append(entry)
+            give_back()
         # Reading the ranks brought up the last warnings, so the metadata come last.
         sections = {key: value for key, value in trace.metadata.items() if key in metadata.SECTIONS}
         sections["recording"] = {**(sections.get("recording") or {}), "warnings": list(trace.warnings)}
