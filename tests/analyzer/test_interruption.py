@@ -116,10 +116,25 @@ def test_a_pipe_is_refused_and_stays_a_pipe(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_device_is_refused() -> None:
-    done = run(["export", str(SAMPLE), "--to", "perfetto", "-o", "/dev/stdout", "--force"])
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/dev/null"])
+def test_a_device_is_refused(tmp_path: Path, name: str) -> None:
+    """Also where the shell leads it to a file, which would leave /dev without it."""
+    with (tmp_path / "out").open("w") as out:
+        command = [
+            sys.executable,
+            "-m",
+            "specanalyze",
+            "export",
+            str(SAMPLE),
+            "--to",
+            "perfetto",
+            "-o",
+            name,
+            "--force",
+        ]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=LONGEST_S, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: --output /dev/stdout is no file on a disk")
+    assert done.stderr.startswith(f"error: --output {name} is no file on a disk")
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:

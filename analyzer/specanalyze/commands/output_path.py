@@ -75,8 +75,9 @@ def refuse_unwritable(path: Path) -> None:
         UsageError: that fails: a read-only or full file system, no permission, too long a name; or there is a pipe or a device, whose
             place the file would take.
     """
-    where = os.path.realpath(path)
-    if (os.path.exists(path) and not os.path.isfile(path)) or where.startswith(("/dev/", "/proc/")):
+    # /dev/stdout leads to /proc/self/fd/1, and on to a file where the shell redirects it; /dev/shm is a folder like any other.
+    leads = (os.path.realpath(path.parent) + "/", os.readlink(path) if os.path.islink(path) else "")
+    if os.path.exists(path) and (any(to.startswith("/proc/") for to in leads) or not os.path.isfile(path)):
         raise UsageError(
             f"--output {path} is no file on a disk, which a result can be moved to when it is whole: name one"
         )
