@@ -89,7 +89,7 @@ def _told_by_others(facts: pl.DataFrame) -> pl.DataFrame:
         facts: columns FACTS and of_rank, which is of the ranks that the group may have.
     """
     silent = pl.col("group").is_not_null() & pl.col("group_ranks").is_null()
-    if not facts.select((silent.any() & pl.col("group_ranks").is_not_null().any())).item():
+    if not facts.select(silent.any() & pl.col("group_ranks").is_not_null().any()).item():
         return facts.drop("of_rank")
     told = facts.filter(pl.col("group").is_not_null() & pl.col("group_ranks").is_not_null())
     told = told.select("group", told="group_ranks").unique(maintain_order=True)

@@ -36,7 +36,9 @@ def input_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
             inside = sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(_ENDINGS))
             inside = [p for p in inside if not p.name.endswith(sidecars.SUFFIXES)]
             if not inside:
-                raise UsageError(f"{path} holds no trace: no .json, .json.gz or .parquet file in it{_deeper(path)}{_begun(path)}")
+                raise UsageError(
+                    f"{path} holds no trace: no .json, .json.gz or .parquet file in it{_deeper(path)}{_begun(path)}"
+                )
             files += inside
         elif path.is_file():
             files.append(path)
