@@ -189,7 +189,7 @@ def test_what_leads_from_traced_phases_to_an_untraced_cycle_is_said(capsys: pyte
     assert (
         "cycle: median of untraced cycles, start to start; phases, buckets and kernels: mean over whole traced" in said
     )
-    assert "untraced, not traced: the untraced cycle less the traced one" in said
+    assert "less observing: the untraced cycle less the traced one" in said
 
 
 def test_ranks_batches_and_devices_that_differ_are_said() -> None:

@@ -24,7 +24,7 @@ _SMALLEST_NS = 500
 _REST = {
     BETWEEN: "between phases",
     TYPICAL: "median, not mean",
-    OBSERVING: "untraced, not traced",
+    OBSERVING: "less observing",
     ELSEWHERE: "whole recording",
     REST: "rest of the cycle",
 }
