@@ -103,7 +103,8 @@ def factorize(frame: pl.DataFrame, column: str) -> tuple[Codes, list[str]]:
     """A string column as codes into its distinct values, so that text is looked at once per distinct value.
 
     Returns:
-        codes (int64, -1 for null) and the values they index.
+        codes (int64, -1 for null) and the values they index, in the order in which they come up: polars numbers categories in the order
+        in which the whole process met them, so that answers would depend on what it read before.
     """
     if column not in frame.columns or frame.height == 0:
         return np.full(frame.height, -1, dtype=np.int64), []
@@ -111,11 +112,17 @@ def factorize(frame: pl.DataFrame, column: str) -> tuple[Codes, list[str]]:
     if series.dtype != pl.Categorical:
         series = series.cast(pl.Categorical)
     used, codes = distinct(_filled(series.to_physical(), -1))
-    an_index = np.empty(len(used), dtype=np.int64)
-    an_index[codes] = np.arange(len(codes))
-    values = series[an_index].cast(pl.String).to_list()
+    first = np.empty(len(used), dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
     if used[0] == -1:
-        return codes - 1, values[1:]
+        codes, first = codes - 1, first[1:]
+    order = np.argsort(first)
+    values = series[first[order]].cast(pl.String).to_list()
+    if (np.diff(order) < 0).any():
+        place = np.empty(len(order) + 1, dtype=np.int64)
+        place[order] = np.arange(len(order))
+        place[-1] = -1  # null
+        codes = place[codes]
     return codes, values
 
 

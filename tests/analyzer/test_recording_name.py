@@ -42,7 +42,7 @@ def test_titles_do_not_hold_the_whole_path(tmp_path: Path, capsys: pytest.Captur
         ("compare", str(before), str(after)): "a/trace.parquet -> b/trace.parquet",
         ("whatif", str(before), "--scale", "moe=0.5", "--against", str(after)): "against b/trace.parquet",
         ("sweep", str(before)): "",
-        ("diagnose", str(before)): "trace.parquet: cycle ",
+        ("diagnose", str(before)): "trace.parquet: untraced cycle ",
         ("env", str(before)): "trace.parquet: what ran",
         ("validate", str(before)): "trace.parquet: read whole",
     }
