@@ -19,8 +19,8 @@ by is what this machine can't tell), hooks in place and idle, hooks recording ph
 second round runs the one before it backwards. All generations compute the very same steps: step i is compared with step i, a
 round's figure is the median over its steps of state / without hooks (of both turns without), and the result the median over
 rounds. The first steps of each turn are left out: exchanging methods makes the interpreter specialise its code anew. A
-recording is under way before its turn begins (starting one collects what ran, on another thread); what other threads took is
-told apart.
+recording is under way before its turn begins, and what ran is collected with its first file, after the turn; what other threads
+took is told apart.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ TOKENS: Final = 120
 SKIPPED: Final = 12  # steps at the start of a turn
 INSIDE_GENERATIONS: Final = 9  # in each state
 STATES: Final = ("absent", "control", "idle", "phases")
-START_SECONDS: Final = 30
 PICKS: Final = 4000
 LONG_TOKENS: Final = 1000  # of a generation whose steps are paired
 ROUNDS_A_PAIRING: Final = 4  # rounds of turns for each such generation, recorded and control
@@ -111,7 +110,6 @@ class Collector:
             if name == "phases":
                 word.arm(self._folder, PHASES_ONLY)
                 self.recorder.poll()
-                self._wait_until_started()
             yield installed
             if name == "phases":
                 word.disarm(self._folder)
@@ -120,12 +118,6 @@ class Collector:
                     writer.join()
         finally:
             installed.remove()
-
-    def _wait_until_started(self) -> None:
-        """Until the writer thread has collected what runs, and only waits for cycles."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self.recorder._writers[-1]._environment and time.monotonic() < deadline:
-            time.sleep(0.01)
 
 
 class Clocks:
